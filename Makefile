@@ -1,0 +1,78 @@
+# Everything a clone needs, it makes itself: `make demo` and `make test` are the two commands to know.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+export HF_HUB_OFFLINE ?= 1
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+# --- set-up -----------------------------------------------------------------
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh $(VENV)
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## Make the virtual environment
+
+.PHONY: java
+java:
+	@scripts/require-java.sh
+
+# --- the two commands -------------------------------------------------------
+.PHONY: demo
+demo: $(READY) java ## Kafka, a worker, a batch flood and an urgent prompt, on this machine
+	@$(BIN)/headrace demo
+
+.PHONY: test
+test: $(READY) java lint types unit integration ## All that CI runs (15 minutes on 2 cores)
+
+# --- parts of test ----------------------------------------------------------
+.PHONY: lint
+lint: $(READY) ## Format, lint and import-direction check
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: types
+types: $(READY) ## mypy --strict
+	@$(BIN)/mypy
+
+.PHONY: unit
+unit: $(READY) ## Unit, property and simulation tests: no broker, no real model
+	@$(BIN)/pytest tests -m "not broker and not model"
+
+.PHONY: integration
+integration: $(READY) java ## Tests on Apache Kafka and SmolLM2, short chaos
+	@$(BIN)/pytest tests -m "broker or model"
+
+# --- longer runs ------------------------------------------------------------
+.PHONY: properties
+properties: $(READY) ## Property tests with many examples
+	@HYPOTHESIS_PROFILE=long $(BIN)/pytest tests/properties tests/kvcache tests/scheduling
+
+.PHONY: chaos
+chaos: $(READY) java ## The long chaos runs
+	@HEADRACE_CHAOS=long $(BIN)/pytest tests/chaos
+
+.PHONY: bench-engine
+bench-engine: $(READY) ## Engine throughput beside transformers
+	@$(BIN)/headrace bench engine
+
+.PHONY: bench-delivery
+bench-delivery: $(READY) java ## First delta through Kafka beside a raw aiokafka echo
+	@$(BIN)/headrace bench delivery
+
+.PHONY: golden
+golden: $(READY) ## Recompute the golden outputs of transformers' generate
+	@$(BIN)/python -m tests.golden.make
+
+.PHONY: clean
+clean: ## Remove what make made (not the caches under ~/.cache/headrace)
+	@rm -rf $(VENV) .state out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
