@@ -15,7 +15,7 @@ else
         echo "Python's venv module is missing: install it (Debian: apt-get install python3-venv), or install uv" >&2
         exit 2
     fi
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints-tools.txt uv
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
     uv=$venv/bin/uv
 fi
 echo "Installing the pinned packages into $venv (torch is large: half a minute to some minutes the first time) …"

@@ -1,0 +1,55 @@
+"""What one engine step shall do, and what came of it: values that cross from `BatchScheduler` to the engine and back.
+
+Knows rows and token counts. Does not know token ids, tensors or time.
+"""
+
+from dataclasses import dataclass
+
+from scheduling.state import RequestState
+
+__all__ = ["Chunk", "Outcome", "StepPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens `start … start + tokens` of one sequence, computed in this step.
+
+    A decode is a chunk of one token: the last sampled one.
+    """
+
+    row: int
+    start: int
+    tokens: int
+    samples: bool
+    """The chunk reaches the end of the known tokens, so the step samples the next one."""
+    decode: bool
+    """One already sampled token, rather than a piece of the prompt (or of a recomputation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Chunks in the order of the step: strict decode, strict prefill, other decode, other prefill."""
+
+    chunks: tuple[Chunk, ...]
+    admitted: tuple[int, ...]
+    """Rows that got their slot and blocks in this plan."""
+    preempted: tuple[int, ...]
+    """Rows that lost their blocks in this plan; their tokens are kept and computed again later."""
+    predicted_s: float
+    """The step's predicted length."""
+
+    @property
+    def prefill_tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.chunks if not chunk.decode)
+
+    @property
+    def decode_tokens(self) -> int:
+        return sum(1 for chunk in self.chunks if chunk.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did for one row whose chunk sampled a token. `ended` is a terminal state, or None: it goes on."""
+
+    row: int
+    ended: RequestState | None
