@@ -1,4 +1,4 @@
-"""What one engine step shall do, and what came of it: values that cross from `BatchScheduler` to the engine and back.
+"""What one engine step shall do, and what came of it: values that cross between `BatchScheduler` and engine.
 
 Knows rows and token counts. Does not know token ids, tensors or time.
 """

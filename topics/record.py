@@ -10,7 +10,7 @@ __all__ = ["InboundRecord", "RecordId"]
 
 
 class RecordId(NamedTuple):
-    """The identity of a request: the record it came in. Two records are two requests, whatever their headers say."""
+    """The identity of a request: the record it came in. Two records are two requests, whatever they say."""
 
     topic: str
     partition: int
