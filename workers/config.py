@@ -1,0 +1,243 @@
+"""The configuration of a worker: one frozen tree, documented field by field, validated once, handed on in parts.
+
+Knows every setting, its unit, its default and its bounds, and where values come from: defaults, one YAML file, the
+environment (`HEADRACE_SECTION__FIELD`) over it, flags over that. Does not know what the parts do with them.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+from yaml import YAMLError
+
+__all__ = [
+    "ConfigError",
+    "EgressConfig",
+    "EngineConfig",
+    "HealthConfig",
+    "IngressConfig",
+    "KafkaConfig",
+    "ModelConfig",
+    "SchedulingConfig",
+    "WorkerConfig",
+    "load_config",
+]
+
+ENVIRONMENT_PREFIX = "HEADRACE_"
+_OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR", "HEADRACE_CHAOS", "HEADRACE_TEST_KAFKA"})
+"""Variables that are not settings of a worker: the file itself, the cache folder, switches of the test suite."""
+
+
+class ConfigError(Exception):
+    """What the user got wrong, in one readable text: each line names a field, its value and the remedy."""
+
+
+def _split_commas(value: object) -> object:
+    """Lists may be written `a,b` in the environment and in flags."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _split_pairs(value: object) -> object:
+    """Mappings may be written `a=1,b=2` in the environment and in flags."""
+    if not isinstance(value, str):
+        return value
+    return dict(part.split("=", 1) for part in value.split(",") if "=" in part)
+
+
+CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0)]], BeforeValidator(_split_pairs)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class KafkaConfig(_Section):
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Comma-separated host:port list of the brokers."""
+    topic_prefix: str = Field("inference", pattern=r"^[a-zA-Z0-9._-]{1,100}$")
+    """Topics are PREFIX.p0 … PREFIX.p3, PREFIX.deltas and so on. One prefix a model."""
+    group_prefix: str = Field("headrace", pattern=r"^[a-zA-Z0-9._-]{1,100}$")
+    """Consumer groups are GROUP_PREFIX.TOPIC, one a class."""
+    client_id: str = "headrace-worker"
+    """Shown in the broker's logs and metrics."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How to talk to the broker."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    """Used with SASL_* protocols."""
+    sasl_username: str | None = None
+    """Used with SASL_* protocols."""
+    sasl_password: SecretStr | None = None
+    """Used with SASL_* protocols; better in the environment than in a file."""
+    ssl_cafile: Path | None = None
+    """PEM file of the authorities to trust; the system's where absent."""
+    session_timeout_ms: int = Field(10_000, ge=1_000)
+    """A worker that sends no heartbeat for so long loses its partitions."""
+    commit_interval_ms: int = Field(500, ge=10)
+    """How often the offsets of completed requests are committed."""
+
+
+class ModelConfig(_Section):
+    source: str = "smollm2"
+    """A Hugging Face id, a folder, a .gguf file, or `smollm2` (the small model that ships with the demo)."""
+    served_names: CommaList = ()
+    """Names that a request's `model` field may carry; the first one is written into replies. Empty: the source's
+    own name."""
+    max_context_tokens: int | None = Field(None, ge=2)
+    """Prompt and output together; never above the model's own limit, which is the default."""
+    default_max_tokens: int | None = Field(None, ge=1)
+    """Output limit of a request that names none; the rest of the context where absent."""
+
+
+class EngineConfig(_Section):
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 where the device computes it natively, else float32."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of the forward; all cores where absent."""
+    max_sequences: int = Field(64, ge=1)
+    """Requests that run at the same time."""
+    step_tokens: int = Field(512, ge=1)
+    """Tokens a step may compute, prompts and decodes together; at least max_sequences."""
+    step_max_ms: float = Field(1_000.0, gt=0)
+    """A step is planned to be no longer than this; it bounds what an arriving urgent request waits."""
+    kv_bytes: int | None = Field(None, ge=1)
+    """Memory of the KV cache; a share of what is free where absent."""
+
+
+class SchedulingConfig(_Section):
+    policy: str = "htb"
+    """The queueing discipline: htb, strict or fifo."""
+    staged_rows: int | None = Field(None, ge=4)
+    """Requests tokenised ahead; twice max_sequences where absent."""
+    tenant_weights: TenantWeights = Field(default_factory=dict)
+    """Weight of a tenant among its class's tenants; 1 where absent."""
+    trust_tenant_header: bool = True
+    """False: the `tenant` header is ignored and every request belongs to the tenant `default`."""
+
+
+class IngressConfig(_Section):
+    max_rows: int = Field(100_000, ge=16)
+    """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
+    max_bytes: int = Field(256 * 2**20, ge=2**20)
+    """Bytes of the payloads of those requests."""
+    max_record_bytes: int = Field(1_000_000, ge=1_000)
+    """A larger record is answered with an error."""
+    allowed_reply_topics: CommaList = ()
+    """Topics a request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+
+
+class EgressConfig(_Section):
+    delta_interval_ms: float = Field(25.0, ge=0)
+    """Tokens of one stream that come within this time travel in one record; the first goes at once."""
+    delta_max_tokens: int = Field(64, ge=1)
+    """A delta record covers at most so many tokens before it is sent without waiting."""
+    max_pending_bytes: int = Field(64 * 2**20, ge=2**20)
+    """Terminal replies waiting for the broker; beyond it nothing new is dispatched."""
+    drain_grace_s: float = Field(20.0, ge=0)
+    """At SIGTERM running requests may finish within this time; the rest is left for the next worker."""
+
+
+class HealthConfig(_Section):
+    file: Path | None = None
+    """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
+    interval_s: float = Field(2.0, gt=0)
+    """How often it is touched."""
+
+
+class WorkerConfig(BaseSettings):
+    """The whole of it. `load_config` is the way to make one."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,  # lists are a,b and mappings a=1,b=2, not JSON
+        use_attribute_docstrings=True,
+    )
+
+    classes: CommaList = ("p0", "p1", "p2", "p3")
+    """The priority classes this worker serves."""
+    kafka: KafkaConfig = KafkaConfig()
+    model: ModelConfig = ModelConfig()
+    engine: EngineConfig = EngineConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
+    ingress: IngressConfig = IngressConfig()
+    egress: EgressConfig = EgressConfig()
+    health: HealthConfig = HealthConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        sources: list[PydanticBaseSettingsSource] = [init_settings, EnvSettingsSource(settings_cls)]
+        if file := os.environ.get("HEADRACE_CONFIG"):
+            sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=file))
+        return tuple(sources)
+
+
+def load_config(flags: dict[str, Any] | None = None) -> WorkerConfig:
+    """The effective configuration: defaults, the YAML file that `HEADRACE_CONFIG` names, environment, `flags`.
+
+    `flags` is nested like the sections. Raises `ConfigError`.
+    """
+    file = os.environ.get("HEADRACE_CONFIG")
+    if file and not Path(file).is_file():
+        raise ConfigError(f"configuration file {file!r} does not exist: check --config or HEADRACE_CONFIG")
+    _refuse_unknown_variables()
+    try:
+        config = WorkerConfig(**(flags or {}))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from error
+    except YAMLError as error:
+        raise ConfigError(f"configuration file {file!r} is not valid YAML: {error}") from error
+    _check_together(config)
+    return config
+
+
+def _refuse_unknown_variables() -> None:
+    sections = set(WorkerConfig.model_fields)
+    for name in os.environ:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES:
+            section = name.removeprefix(ENVIRONMENT_PREFIX).split("__")[0].lower()
+            if section not in sections:
+                raise ConfigError(f"environment variable {name}: no such setting; sections are {sorted(sections)}")
+
+
+def _explain(problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{field}: no such setting; `headrace config` lists all of them"
+    return f"{field} = {problem['input']!r}: {problem['msg']}"
+
+
+def _check_together(config: WorkerConfig) -> None:
+    known = ("p0", "p1", "p2", "p3")
+    for label in config.classes:
+        if label not in known:
+            raise ConfigError(f"classes: {label!r} is not one of {', '.join(known)}")
+    if not config.classes:
+        raise ConfigError("classes: at least one of p0, p1, p2, p3 is needed")
+    engine = config.engine
+    if engine.step_tokens < engine.max_sequences:
+        raise ConfigError(
+            f"engine.step_tokens = {engine.step_tokens} is less than engine.max_sequences = {engine.max_sequences}: "
+            "each running request needs one token a step; raise the first or lower the second"
+        )
