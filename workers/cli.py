@@ -1,0 +1,90 @@
+"""The command line: one table of commands, each in an entry module of its own, loaded by name when it is asked for.
+
+Knows the names, one sentence each, and the exit codes: 0 done, 1 failed, 2 what the user got wrong. Does not know
+what a command does.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+__all__ = ["UsageError", "main"]
+
+COMMANDS = {
+    "demo": "Kafka, a worker, a batch flood and an urgent prompt on this machine; ends by itself",
+    "dev": "Kafka and a worker on this machine, until Ctrl-C",
+    "serve": "run a worker against a Kafka cluster",
+    "send": "send one prompt and print the answer as it streams",
+    "topics": "create or check the topics",
+    "config": "print the effective configuration with every field's meaning",
+    "bench": "measure: bench engine, bench delivery",
+}
+
+
+class UsageError(Exception):
+    """What the user got wrong, in a sentence that names it and the remedy. Exit code 2, no traceback."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"headrace: no command {name!r}; the commands are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"workers.commands.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"headrace {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML configuration file (see `headrace config`)")
+    parser.add_argument("--log-level", default="warning", metavar="LEVEL", help="debug, info, warning or error")
+    module.add_arguments(parser)
+    parsed = parser.parse_args(rest)
+    if parsed.config is not None:
+        os.environ["HEADRACE_CONFIG"] = parsed.config
+    logging.basicConfig(
+        level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    return _run(module, parsed)
+
+
+def _run(module: ModuleType, parsed: argparse.Namespace) -> int:
+    try:
+        code = module.run(parsed)
+    except UsageError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing more to say, and nowhere to say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    assert isinstance(code, int)
+    return code
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [
+        "Headrace: LLM requests on Kafka topics, scheduled by HTB + SFQ into a continuous-batching engine.",
+        "",
+        "usage: headrace COMMAND [options]      (headrace COMMAND --help says more)",
+        "",
+        *(f"  {name:<{width}}  {meaning}" for name, meaning in COMMANDS.items()),
+        "",
+        "First time here? `headrace demo`.",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
