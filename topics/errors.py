@@ -70,7 +70,9 @@ class RequestError(Exception):
     @classmethod
     def unsupported(cls, param: str, remedy: str) -> "RequestError":
         """400: a known feature that is not enforced here, and so not accepted either."""
-        return cls(f"{param} is not supported yet: {remedy}.", status_code=400, param=param, code="unsupported")
+        return cls(
+            f"{param} is not supported yet: {remedy}.", status_code=400, param=param, code="unsupported_parameter"
+        )
 
     @classmethod
     def body_too_large(cls, size_bytes: int, limit_bytes: int) -> "RequestError":

@@ -1,0 +1,210 @@
+"""A request's body, checked: one of the request models, or one refusal that names the field and the remedy.
+
+Knows OpenAI's and vLLM's further fields by name, which of their values change nothing (and so are accepted), and
+how a problem that pydantic found is said in OpenAI's words. Does not know the record, the headers or the model.
+
+Only the first problem is reported. No text of a body is ever repeated; numbers are, since the user must see them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from topics.errors import RequestError
+from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+
+__all__ = ["parse_request", "request_kind"]
+
+_Unsupported = Mapping[str, tuple[tuple[object, ...], str]]
+"""Field → the values that change nothing, and the remedy where it has another one."""
+
+_NOTHING: tuple[object, ...] = (None,)
+_LATER = "leave it out"
+
+_UNSUPPORTED: _Unsupported = {
+    "n": ((None, 1), "set it to 1 and send the request once for each answer"),
+    "best_of": ((None, 1), "set it to 1"),
+    "presence_penalty": ((None, 0), "set it to 0"),
+    "frequency_penalty": ((None, 0), "set it to 0"),
+    "repetition_penalty": ((None, 1), "set it to 1"),
+    "logit_bias": ((None, {}), _LATER),
+    "logprobs": ((None, False), "set it to false"),
+    "top_logprobs": (_NOTHING, _LATER),
+    "min_p": ((None, 0), "set it to 0"),
+    "min_tokens": ((None, 0), "set it to 0"),
+    "stop_token_ids": ((None, []), "use stop strings"),
+    "use_beam_search": ((None, False), "set it to false"),
+    "length_penalty": ((None, 1), "set it to 1"),
+    "echo": ((None, False), "set it to false"),
+    "suffix": (_NOTHING, _LATER),
+    "response_format": ((None, {"type": "text"}), 'use {"type": "text"} and ask for the format in a message'),
+    "tools": ((None, []), _LATER),
+    "tool_choice": ((None, "none"), _LATER),
+    "parallel_tool_calls": ((None, True, False), _LATER),
+    "functions": ((None, []), _LATER),
+    "function_call": ((None, "none"), _LATER),
+    "audio": (_NOTHING, _LATER),
+    "modalities": ((None, ["text"]), 'set it to ["text"]'),
+    "prediction": (_NOTHING, _LATER),
+    "web_search_options": (_NOTHING, _LATER),
+    "reasoning_effort": (_NOTHING, _LATER),
+    "verbosity": (_NOTHING, _LATER),
+    "store": ((None, False), "set it to false"),
+    "service_tier": ((None, "auto", "default"), "choose the class by the topic, or lower it by priority"),
+    "safety_identifier": (_NOTHING, "use user"),
+    "prompt_cache_key": (_NOTHING, "use the record's key"),
+    "chat_template": (_NOTHING, "the model's own template is used"),
+    "chat_template_kwargs": (_NOTHING, _LATER),
+    "continue_final_message": ((None, False), "set it to false"),
+    "add_generation_prompt": ((None, True), "set it to true"),
+    "prompt_logprobs": (_NOTHING, _LATER),
+}
+
+_UNSUPPORTED_IN_MESSAGE: _Unsupported = {
+    "name": (_NOTHING, "put the name into the content"),
+    "tool_calls": ((None, []), _LATER),
+    "tool_call_id": (_NOTHING, _LATER),
+    "function_call": (_NOTHING, _LATER),
+    "refusal": (_NOTHING, _LATER),
+    "audio": (_NOTHING, _LATER),
+    "annotations": ((None, []), _LATER),
+}
+
+_CHAT_FIELDS = frozenset(ChatCompletionRequest.model_fields)
+_COMPLETION_FIELDS = frozenset(CompletionRequest.model_fields)
+_MESSAGE_FIELDS = frozenset(ChatMessage.model_fields)
+
+_NAME_CHARACTERS = 64
+"""A field's name is the client's own text: repeated up to this length."""
+
+_PROBLEMS: Mapping[str, tuple[str, str]] = {
+    # pydantic's error type: (code in OpenAI's terms, what the field must be; {…} from the error's context)
+    "missing": ("missing_required_parameter", "is required: add it"),
+    "extra_forbidden": ("unknown_parameter", "is not a known field: remove it"),
+    "string_type": ("invalid_type", "must be a string"),
+    "int_type": ("invalid_type", "must be a whole number of at most 64 bits"),
+    "float_type": ("invalid_type", "must be a number"),
+    "bool_type": ("invalid_type", "must be true or false"),
+    "dict_type": ("invalid_type", "must be an object"),
+    "model_type": ("invalid_type", "must be an object"),
+    "model_attributes_type": ("invalid_type", "must be an object"),
+    "tuple_type": ("invalid_type", "must be a list"),
+    "greater_than": ("invalid_value", "must be greater than {gt}"),
+    "greater_than_equal": ("invalid_value", "must be at least {ge}"),
+    "less_than_equal": ("invalid_value", "must be at most {le}"),
+    "string_too_short": ("invalid_value", "must not be empty"),
+    "string_too_long": ("invalid_value", "must have at most {max_length} characters: shorten it"),
+    "too_short": ("invalid_value", "must not be empty"),
+    "too_long": ("invalid_value", "must have at most {max_length} entries: shorten it"),
+    "literal_error": ("invalid_value", "must be {expected}"),
+}
+
+
+def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[CompletionRequest]:
+    """Which request a body is: `messages` make a chat, `prompt` a text completion. Raises `RequestError`."""
+    chat, completion = "messages" in body, "prompt" in body
+    if chat and completion:
+        raise RequestError.invalid_request(
+            "prompt", "the body has both messages and prompt: send messages for a chat or prompt for a completion."
+        )
+    if "input" in body and not chat and not completion:
+        raise RequestError.unsupported("input", "embeddings are not served, send messages or prompt")
+    if not chat and not completion:
+        raise RequestError.invalid_request(
+            "messages",
+            "messages is required: add it (or prompt, for a text completion).",
+            "missing_required_parameter",
+        )
+    return ChatCompletionRequest if chat else CompletionRequest
+
+
+def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
+    """Check a decoded body whole. Raises `RequestError` (400) for its first problem; never changes `body`."""
+    kind = request_kind(body)
+    fields = _CHAT_FIELDS if kind is ChatCompletionRequest else _COMPLETION_FIELDS
+    screened = _screen(body, fields, _UNSUPPORTED, "")
+    messages = screened.get("messages")
+    if isinstance(messages, list):
+        screened["messages"] = [
+            _screen(message, _MESSAGE_FIELDS, _UNSUPPORTED_IN_MESSAGE, f"messages.{place}.")
+            if isinstance(message, dict)
+            else message
+            for place, message in enumerate(messages)
+        ]
+    try:
+        request = kind.model_validate(screened)
+    except ValidationError as error:
+        refusal = _refusal(screened, error.errors(include_url=False)[0])
+    else:
+        _check_combinations(request)
+        return request
+    # Raised outside the handler: pydantic's error holds the body, and must not travel with ours.
+    raise refusal
+
+
+def _screen(part: Mapping[str, Any], known: frozenset[str], unsupported: _Unsupported, path: str) -> dict[str, Any]:
+    """`part` with the known fields only; raises for a field that asks for more than is enforced, or is unknown."""
+    screened = {}
+    for field, value in part.items():
+        if field in known:
+            screened[field] = value
+        elif field not in unsupported:
+            name = _shortened(field)
+            raise RequestError.invalid_request(
+                f"{path}{name}", f"{path}{name} is not a known field: remove it.", "unknown_parameter"
+            )
+        else:
+            neutral, remedy = unsupported[field]
+            if not any(_same(value, candidate) for candidate in neutral):
+                raise RequestError.unsupported(f"{path}{field}", remedy)
+    return screened
+
+
+def _same(value: object, neutral: object) -> bool:
+    """JSON equality: 0 and 0.0 are the same number, but true is not 1."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def _check_combinations(request: GenerationRequest) -> None:
+    """What no single field can tell."""
+    if request.stream_options is not None and not request.stream:
+        raise RequestError.invalid_request(
+            "stream_options", "stream_options is only allowed when stream is true: set stream, or leave it out."
+        )
+    if not isinstance(request, ChatCompletionRequest):
+        return
+    if request.max_tokens is not None and request.max_completion_tokens is not None:
+        raise RequestError.invalid_request(
+            "max_tokens", "max_tokens and max_completion_tokens mean the same: send one of them."
+        )
+
+
+def _refusal(body: Mapping[str, Any], problem: ErrorDetails) -> RequestError:
+    path = _path(body, problem)
+    # What isn't in the table is one of `topics.messages`' own errors, already in these words.
+    code, must = _PROBLEMS.get(problem["type"], ("invalid_value", problem["msg"]))
+    given = problem["input"]
+    # Only numbers and truth values are repeated: a string may be the caller's secret.
+    value = f", not {str(given).lower()}" if isinstance(given, int | float) else ""
+    return RequestError.invalid_request(path, f"{path} {must.format(**problem.get('ctx', {}))}{value}.", code)
+
+
+def _path(body: Mapping[str, Any], problem: ErrorDetails) -> str:
+    """OpenAI's dotted path. Pydantic's also names union members and checks: what isn't in the body is left out."""
+    here: Any = body
+    path: list[str] = []
+    for step in problem["loc"]:
+        if isinstance(here, dict) and step in here:
+            here = here[step]
+        elif isinstance(here, list) and isinstance(step, int):
+            here = here[step] if step < len(here) else None
+        elif not (isinstance(here, dict) and problem["type"] == "missing"):
+            continue
+        path.append(_shortened(str(step)))
+    return ".".join(path)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_CHARACTERS else f"{name[:_NAME_CHARACTERS]}…"
