@@ -1,0 +1,52 @@
+"""The weighted pull: shares, floors, hysteresis."""
+
+import pytest
+
+from scheduling.priority import PriorityClass
+from workers.residency import Residency
+
+P0, P3 = PriorityClass.P0, PriorityClass.P3
+
+
+def residency() -> Residency:
+    return Residency({P0: 3.0, P3: 1.0}, max_rows=100, max_bytes=100_000)
+
+
+def test_rows_are_divided_by_weight_above_a_floor() -> None:
+    statistics = residency().statistics()
+    assert statistics[P0].max_rows == 5 + 90 * 3 // 4
+    assert statistics[P3].max_rows == 27
+
+
+def test_a_flood_of_one_class_pauses_that_class_alone() -> None:
+    pulled = residency()
+    for _ in range(27):
+        pulled.enter(P3, 10)
+    assert pulled.paused(P3)
+    assert not pulled.paused(P0)
+
+
+def test_a_class_resumes_only_well_below_its_limit() -> None:
+    pulled = residency()
+    for _ in range(27):
+        pulled.enter(P3, 10)
+    for _ in range(6):
+        pulled.leave(P3, 10)
+    assert pulled.paused(P3)
+    pulled.leave(P3, 10)
+    assert not pulled.paused(P3)
+    assert pulled.statistics()[P3].pauses == 1
+
+
+def test_bytes_pause_as_rows_do() -> None:
+    pulled = residency()
+    pulled.enter(P3, 27_500)
+    assert pulled.paused(P3)
+
+
+def test_leaving_twice_is_a_bug() -> None:
+    pulled = residency()
+    pulled.enter(P0, 1)
+    pulled.leave(P0, 1)
+    with pytest.raises(AssertionError, match="left more often"):
+        pulled.leave(P0, 1)

@@ -1,0 +1,162 @@
+"""Ingress: a record from Kafka becomes an arrival for the engine, or a refusal.
+
+Knows the checks that need no tokeniser: headers, size, JSON, shape, reply topic, class, deadline. The rest of the body
+is checked at staging (`workers.prompt`). Does not know offsets, the scheduler or the model. Runs on the event loop, some
+tens of microseconds a record.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduling.classify import ClassRaisedError, service_class
+from scheduling.priority import PriorityClass
+from topics.codec import loads_object
+from topics.errors import RequestError
+from topics.headers import REPLY_TOPIC, TIER, ReplyAddress, RequestHeaders
+from topics.record import InboundRecord
+from workers.config import IngressConfig
+from workers.request import Arrival
+
+__all__ = ["Ingress", "IngressStatistics", "Refusal"]
+
+_ANONYMOUS = "default"
+"""Tenant of a request without a (trusted) tenant header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A record that can't become a request. `address` is where its error reply goes."""
+
+    record: InboundRecord
+    origin_class: PriorityClass
+    address: ReplyAddress
+    error: RequestError
+
+    @property
+    def answerable(self) -> bool:
+        """False: nobody could know the reply for theirs; the record goes to the dead letters, with its bytes."""
+        return self.address.identified
+
+
+@dataclass(frozen=True, slots=True)
+class IngressStatistics:
+    accepted: int
+    refused: dict[str, int]
+    """By error code, or status code where there is none."""
+
+
+class Ingress:
+    def __init__(
+        self,
+        config: IngressConfig,
+        *,
+        default_reply_topic: str,
+        trust_tenant_header: bool,
+        ttft_slo_s: Mapping[PriorityClass, float | None],
+        accept: Callable[[Arrival], None],
+        refuse: Callable[[Refusal], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._default_reply_topic = default_reply_topic
+        self._trust_tenant_header = trust_tenant_header
+        self._ttft_slo_s = ttft_slo_s
+        self._accept = accept
+        self._refuse = refuse
+        self._monotonic_s = monotonic_s
+        self._wall_s = wall_s
+        self._accepted = 0
+        self._refused: dict[str, int] = {}
+
+    def take(self, origin: PriorityClass, record: InboundRecord) -> None:
+        """Hand the record on to `accept` or to `refuse`, exactly one of them, exactly once."""
+        try:
+            arrival = self._arrival(origin, record)
+        except RequestError as error:
+            self.refuse(origin, record, error)
+        else:
+            self._accepted += 1
+            self._accept(arrival)
+
+    def refuse(self, origin: PriorityClass, record: InboundRecord, error: RequestError) -> None:
+        """Answer a record with an error, wherever it was found."""
+        code = error.code or str(error.status_code)
+        self._refused[code] = self._refused.get(code, 0) + 1
+        self._refuse(Refusal(record, origin, self._salvaged_address(record), error))
+
+    def statistics(self) -> IngressStatistics:
+        return IngressStatistics(self._accepted, dict(self._refused))
+
+    def _arrival(self, origin: PriorityClass, record: InboundRecord) -> Arrival:
+        if record.value is None:
+            raise RequestError.invalid_request(
+                "body", "the record has no value (a tombstone): send a JSON body with model and messages."
+            )
+        size = len(record.value)
+        if size > self._config.max_record_bytes:
+            raise RequestError.body_too_large(size, self._config.max_record_bytes)
+        headers = RequestHeaders.decode(record)
+        if headers.reply_topic is not None and not self.allowed(headers.reply_topic):
+            raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
+        body = loads_object(record.value)
+        if "messages" not in body and "prompt" not in body:
+            raise RequestError.invalid_request(
+                "messages", "the body has neither messages (chat completions) nor prompt (completions): add one."
+            )
+        now_s = self._monotonic_s()
+        hard_deadline_s = None
+        if (deadline_ms := headers.deadline_at_ms(record.timestamp_ms)) is not None:
+            left_s = deadline_ms / 1000 - self._wall_s()
+            if left_s <= 0:
+                raise RequestError.expired(int(-left_s * 1000))
+            hard_deadline_s = now_s + left_s
+        slo_s = self._ttft_slo_s.get(origin)
+        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        return Arrival(
+            record=record,
+            headers=headers,
+            origin_class=origin,
+            service_class=self._service_class(origin, headers, body),
+            tenant=tenant,
+            flow=headers.flow_of(record.key) or "",
+            arrived_s=now_s,
+            ttft_deadline_s=None if slo_s is None else now_s + slo_s,
+            hard_deadline_s=hard_deadline_s,
+            body_bytes=size,
+            max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
+        )
+
+    def allowed(self, topic: str) -> bool:
+        """Whether replies may go to this topic."""
+        return topic == self._default_reply_topic or any(
+            topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
+            for pattern in self._config.allowed_reply_topics
+        )
+
+    @staticmethod
+    def _service_class(origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any]) -> PriorityClass:
+        tier = None if headers.tier is None else PriorityClass.from_label(headers.tier)
+        try:
+            service = service_class(origin, tier)
+        except ClassRaisedError as error:
+            raise RequestError.invalid_request(TIER, f"{TIER} {error}", "priority_raised") from error
+        wish = body.get("priority")
+        # Whatever else stands there is refused at staging, where the body is checked field by field.
+        if isinstance(wish, str) and wish.lower() in {member.label for member in PriorityClass}:
+            wish = int(wish[1:])
+        if isinstance(wish, int) and not isinstance(wish, bool) and wish in set(PriorityClass):
+            try:
+                service = max(service, service_class(origin, PriorityClass(wish)))
+            except ClassRaisedError as error:
+                raise RequestError.invalid_request("priority", f"priority {error}", "priority_raised") from error
+        return service
+
+    def _salvaged_address(self, record: InboundRecord) -> ReplyAddress:
+        address = ReplyAddress.salvage(record)
+        if address.topic is not None and not self.allowed(address.topic):
+            return ReplyAddress(address.request_id, None, None, address.correlation_id, address.identified)
+        return address
