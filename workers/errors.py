@@ -1,0 +1,63 @@
+"""What goes wrong with a model, by name.
+
+    ModelError (ValueError)         a model that can't be served: found at start, one line with the file and the remedy
+    ├── ModelNotFound               no such folder, file, package or repository
+    └── UnsupportedModel            it is there, and this worker can't run it
+    DeviceError (ValueError)        a device or number format that this machine doesn't have
+    EngineFault (RuntimeError)      a step that was not completed; none of its tokens count
+    ├── NotFiniteLogits             some sequences' logits are not numbers: those requests fail, the others go on
+    ├── OutOfMemory                 the step asked for more memory than the device has: a smaller one may pass
+    └── DeviceLost                  the device answers no more: the process must be replaced
+
+Knows names and what each one asks of its catcher. Does not know requests.
+"""
+
+from collections.abc import Sequence
+
+__all__ = [
+    "DeviceError",
+    "DeviceLost",
+    "EngineFault",
+    "ModelError",
+    "ModelNotFound",
+    "NotFiniteLogits",
+    "OutOfMemory",
+    "UnsupportedModel",
+]
+
+
+class ModelError(ValueError):
+    """A model that can't be served. The message is one line: what, which file, what to do."""
+
+
+class ModelNotFound(ModelError):
+    """There is no such folder, file, package or repository, or a part of it is missing."""
+
+
+class UnsupportedModel(ModelError):
+    """The model is there, but not of a kind that this worker runs."""
+
+
+class DeviceError(ValueError):
+    """A device or a number format that this machine doesn't have. The message says what it has."""
+
+
+class EngineFault(RuntimeError):
+    """A step that was not completed: none of its tokens count, its KV is written again when it is repeated."""
+
+
+class NotFiniteLogits(EngineFault):
+    """The logits of some sequences are not numbers; their KV blocks hold finite values again."""
+
+    def __init__(self, sequences: Sequence[int]) -> None:
+        """`sequences`: positions in the step's list of sequences."""
+        super().__init__(f"the logits of {len(sequences)} sequence(s) of the step are not numbers: {[*sequences]}")
+        self.sequences = tuple(sequences)
+
+
+class OutOfMemory(EngineFault):
+    """The step asked for more memory than the device has."""
+
+
+class DeviceLost(EngineFault):
+    """The device answers no more (an ECC error, a driver reset): only a new process can go on."""
