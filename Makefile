@@ -21,16 +21,16 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 setup: $(READY) ## Make the virtual environment
 
 .PHONY: java
-java:
+java: # before the set-up wherever both are needed: a missing Java is said at once, not after minutes
 	@scripts/require-java.sh
 
 # --- the two commands -------------------------------------------------------
 .PHONY: demo
-demo: $(READY) java ## Kafka, a worker, a batch flood and an urgent prompt, on this machine
+demo: java $(READY) ## Kafka, a worker, a batch flood and an urgent prompt, on this machine
 	@$(BIN)/headrace demo
 
 .PHONY: test
-test: $(READY) java lint types unit integration ## All that CI runs (15 minutes on 2 cores)
+test: java $(READY) lint types unit integration ## All that CI runs (15 minutes on 2 cores)
 
 # --- parts of test ----------------------------------------------------------
 .PHONY: lint
@@ -48,7 +48,7 @@ unit: $(READY) ## Unit, property and simulation tests: no broker, no real model
 	@$(BIN)/pytest tests -m "not broker and not model"
 
 .PHONY: integration
-integration: $(READY) java ## Tests on Apache Kafka and SmolLM2, short chaos
+integration: java $(READY) ## Tests on Apache Kafka and SmolLM2, short chaos
 	@$(BIN)/pytest tests -m "broker or model"
 
 # --- longer runs ------------------------------------------------------------
@@ -57,7 +57,7 @@ properties: $(READY) ## Property tests with many examples
 	@HYPOTHESIS_PROFILE=long $(BIN)/pytest tests/properties tests/kvcache tests/scheduling
 
 .PHONY: chaos
-chaos: $(READY) java ## The long chaos runs
+chaos: java $(READY) ## The long chaos runs
 	@HEADRACE_CHAOS=long $(BIN)/pytest tests/chaos
 
 .PHONY: bench-engine
@@ -65,7 +65,7 @@ bench-engine: $(READY) ## Engine throughput beside transformers
 	@$(BIN)/headrace bench engine
 
 .PHONY: bench-delivery
-bench-delivery: $(READY) java ## First delta through Kafka beside a raw aiokafka echo
+bench-delivery: java $(READY) ## First delta through Kafka beside a raw aiokafka echo
 	@$(BIN)/headrace bench delivery
 
 .PHONY: golden
