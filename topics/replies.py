@@ -1,10 +1,17 @@
-"""Reply records: deltas and terminal replies, as values ready for a producer.
+"""The records that answer a request: deltas and terminal replies, ready to be produced.
 
-Knows which headers a reply carries, its key and where it goes. Does not know what a value says (`topics.messages`,
-encoded by the worker) nor how it is sent (`topics.producer`).
+Knows which topic, partition, key and headers a reply has. Does not know what its value says (`topics.messages`,
+already encoded here), when it is sent, or how it is acknowledged (`topics.producer`).
 
-Every reply has `event` and `request-id`, echoes the caller's correlation id, job and row, and carries the trace context.
-The key is the request id: one request's deltas keep their order in one partition.
+Every reply has the headers `event` (`topics.headers.ReplyEvent`), `request-id` and `attempt`, and echoes the
+request's `kafka_correlationId`, `job-id` and `custom-id`. A delta also has `seq` and `tokens`.
+
+Key: the request id, so that one request's deltas stand in one partition, in their order, and its final where its
+reader expects it.
+
+**`tokens`**, the ids of the tokens that a delta covers, is text: decimal numbers with commas between them and
+nothing else (`1,29901,42`), empty for none. Text can't be turned back into the same tokens, so whoever continues a
+stream needs the ids; and any client in any language can read them. Binary would be about a third shorter.
 """
 
 from collections.abc import Iterable
@@ -20,94 +27,104 @@ from topics.headers import (
     SEQ,
     TOKENS,
     TRACEPARENT,
-    ReplyAddress,
+    TRACESTATE,
     ReplyEvent,
 )
 
-__all__ = ["OutboundRecord", "ReplyContext", "decode_tokens", "delta_record", "encode_tokens", "terminal_record"]
+__all__ = ["OutboundRecord", "ReplyContext", "decode_token_ids", "encode_token_ids"]
+
+_RECORD_OVERHEAD_BYTES = 64
+"""Of Kafka's record format, and of our own objects around a record in flight: only memory bounds hang on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundRecord:
+    """A record to be produced."""
+
     topic: str
+    partition: int | None
+    """None: by the key."""
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    partition: int | None = None
-    """None: by the hash of the key."""
+    """None is a tombstone, and needs a key."""
+    headers: tuple[tuple[str, bytes], ...] = ()
 
     @property
-    def bytes(self) -> int:
-        """Size on the wire, roughly: what a bound on memory counts."""
-        return (
-            len(self.key or b"") + len(self.value or b"") + sum(len(name) + len(value) for name, value in self.headers)
-        )
+    def size_bytes(self) -> int:
+        headers = sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers + _RECORD_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyContext:
-    """Whose reply it is, and what it echoes."""
+    """What all replies to one attempt at one request share."""
 
-    address: ReplyAddress
-    attempt: int = 1
-    """The run of the request that made this reply, from 1."""
+    request_id: str
+    attempt: int
+    """1 for the first run; a redelivery after a crash is the next."""
+    delta_topic: str
+    reply_topic: str
+    """Of the terminal reply: the caller's own, if it named an allowed one, else the default."""
+    reply_partition: int | None = None
+    """The one the caller asked for, on `reply_topic`."""
+    correlation_id: bytes | None = None
     job_id: str | None = None
     custom_id: str | None = None
     traceparent: str | None = None
+    """Of the span that a reader's spans hang on; the request's own trace."""
+    tracestate: str | None = None
+
+    def delta(
+        self, value: bytes | None, *, seq: int, token_ids: Iterable[int], event: ReplyEvent = ReplyEvent.DELTA
+    ) -> OutboundRecord:
+        """A record of the delta topic. `seq` counts them from 0 within the request, over all its attempts."""
+        assert not event.terminal, f"a {event} is a terminal reply"
+        headers = [(SEQ, str(seq).encode()), (TOKENS, encode_token_ids(token_ids))]
+        return OutboundRecord(
+            self.delta_topic, None, self.request_id.encode(), value, (*self._headers(event), *headers)
+        )
+
+    def final(self, value: bytes) -> OutboundRecord:
+        """The whole answer."""
+        return self._terminal(ReplyEvent.FINAL, value)
+
+    def error(self, value: bytes) -> OutboundRecord:
+        """No answer will come; `value` is an OpenAI error object."""
+        return self._terminal(ReplyEvent.ERROR, value)
+
+    def _terminal(self, event: ReplyEvent, value: bytes) -> OutboundRecord:
+        return OutboundRecord(
+            self.reply_topic, self.reply_partition, self.request_id.encode(), value, self._headers(event)
+        )
+
+    def _headers(self, event: ReplyEvent) -> tuple[tuple[str, bytes], ...]:
+        headers = [
+            (EVENT, event.value.encode()),
+            (REQUEST_ID, self.request_id.encode()),
+            (ATTEMPT, str(self.attempt).encode()),
+        ]
+        if self.correlation_id is not None:
+            headers.append((CORRELATION_ID, self.correlation_id))
+        echoed = {
+            JOB_ID: self.job_id,
+            CUSTOM_ID: self.custom_id,
+            TRACEPARENT: self.traceparent,
+            TRACESTATE: self.tracestate,
+        }
+        headers.extend((name, text.encode()) for name, text in echoed.items() if text is not None)
+        return tuple(headers)
 
 
-def encode_tokens(token_ids: Iterable[int]) -> bytes:
-    """The `tokens` header: decimal ids with commas between them, readable from any client."""
-    return ",".join(map(str, token_ids)).encode()
+def encode_token_ids(token_ids: Iterable[int]) -> bytes:
+    """The value of the `tokens` header."""
+    return ",".join(map(str, token_ids)).encode("ascii")
 
 
-def decode_tokens(value: bytes) -> tuple[int, ...]:
-    """Raises `ValueError` for what `encode_tokens` did not write."""
-    return tuple(int(part) for part in value.decode("ascii").split(",")) if value else ()
-
-
-def delta_record(context: ReplyContext, topic: str, seq: int, token_ids: Iterable[int], value: bytes) -> OutboundRecord:
-    """The next piece of a stream. `seq` counts the request's deltas from 0; `token_ids` are those it covers."""
-    return OutboundRecord(
-        topic=topic,
-        key=context.address.request_id.encode(),
-        value=value,
-        headers=(
-            *_headers(context, ReplyEvent.DELTA),
-            (SEQ, b"%d" % seq),
-            (TOKENS, encode_tokens(token_ids)),
-        ),
-    )
-
-
-def terminal_record(
-    context: ReplyContext, default_topic: str, event: ReplyEvent, value: bytes, deltas: int = 0
-) -> OutboundRecord:
-    """The one terminal reply of a request, to the caller's topic or to `default_topic`.
-
-    `deltas`: how many deltas went before it. It is the reply's `seq`, so a reader of the stream knows when it has all.
-    """
-    assert event.terminal, f"{event} ends nothing"
-    address = context.address
-    return OutboundRecord(
-        topic=address.topic or default_topic,
-        key=address.request_id.encode(),
-        value=value,
-        headers=(*_headers(context, event), (SEQ, b"%d" % deltas)),
-        partition=address.partition,
-    )
-
-
-def _headers(context: ReplyContext, event: ReplyEvent) -> list[tuple[str, bytes]]:
-    address = context.address
-    headers = [
-        (EVENT, event.encode()),
-        (REQUEST_ID, address.request_id.encode()),
-        (ATTEMPT, b"%d" % context.attempt),
-    ]
-    if address.correlation_id is not None:
-        headers.append((CORRELATION_ID, address.correlation_id))
-    for name, text in ((JOB_ID, context.job_id), (CUSTOM_ID, context.custom_id), (TRACEPARENT, context.traceparent)):
-        if text is not None:
-            headers.append((name, text.encode()))
-    return headers
+def decode_token_ids(value: bytes) -> tuple[int, ...]:
+    """Raises `ValueError` for anything that `encode_token_ids` doesn't write."""
+    if not value:
+        return ()
+    parts = value.split(b",")
+    if not all(part.isdigit() for part in parts):
+        raise ValueError(f"{value[:64]!r} is not a list of token ids: expected decimal numbers and commas")
+    return tuple(int(part) for part in parts)
