@@ -1,0 +1,107 @@
+"""The two detokenizers on small tokenizers built here."""
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from workers.detokenizer import ByteLevelDetokenizer, DetokenizerFactory, WindowDetokenizer
+
+
+def byte_level_tokenizer() -> Tokenizer:
+    """Every byte is a token (ids 0 … 255), then a few merges, an added token and two special ones."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: place for place, character in enumerate(alphabet)}
+    vocabulary |= {"Ġt": 256, "he": 257, "ðŁ": 258}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[("Ġ", "t"), ("h", "e"), ("ð", "Ł")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens([AddedToken("<a word>", special=False), AddedToken("…", special=False)])
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True), AddedToken("<|start|>", special=True)])
+    return tokenizer
+
+
+def byte_fallback_tokenizer() -> Tokenizer:
+    """Like SentencePiece's: words with ▁, bytes as <0xNN> for what isn't in the vocabulary."""
+    vocabulary = {"<unk>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
+    for piece in ("▁", "h", "e", "l", "o", "▁h", "ll", "!"):
+        vocabulary[piece] = len(vocabulary)
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[("▁", "h"), ("l", "l")], unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken("</s>", special=True)])
+    return tokenizer
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.fixture(scope="module")
+def byte_level() -> Tokenizer:
+    return byte_level_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def byte_fallback() -> Tokenizer:
+    return byte_fallback_tokenizer()
+
+
+def test_the_decoder_decides_the_algorithm(byte_level: Tokenizer, byte_fallback: Tokenizer) -> None:
+    assert isinstance(DetokenizerFactory(byte_level)(), ByteLevelDetokenizer)
+    assert isinstance(DetokenizerFactory(byte_fallback)(), WindowDetokenizer)
+
+
+def test_an_emoji_comes_whole_with_its_last_token(byte_level: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_level)()
+    ids = ids_of(byte_level, "🦊!")
+    assert len(ids) == 4
+    assert [detokenizer.feed([token_id]) for token_id in ids] == ["", "", "🦊", "!"]
+
+
+def test_an_emoji_of_byte_tokens_comes_whole(byte_fallback: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_fallback)()
+    ids = [0xF0 + 1, 0x9F + 1, 0xA6 + 1, 0x8A + 1]
+    assert [detokenizer.feed([token_id]) for token_id in ids] == ["", "", "", "🦊"]
+
+
+@pytest.mark.parametrize("make", [byte_level_tokenizer, byte_fallback_tokenizer])
+def test_special_tokens_have_no_text(make) -> None:  # type: ignore[no-untyped-def]
+    tokenizer = make()
+    detokenizer = DetokenizerFactory(tokenizer)()
+    end = tokenizer.get_vocab_size() - 1
+    assert detokenizer.feed([end, *ids_of(tokenizer, "hello"), end]) + detokenizer.flush() == "hello"
+
+
+def test_an_added_token_that_is_not_special_is_text(byte_level: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_level)()
+    ids = [byte_level.token_to_id(token) for token in ("<a word>", "…")]
+    assert detokenizer.feed(ids) == "<a word>…"
+
+
+def test_ids_beyond_the_vocabulary_have_no_text(byte_level: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_level)()
+    assert detokenizer.feed([10**6, *ids_of(byte_level, "the"), 5_000]) == "the"
+
+
+def test_what_never_becomes_a_character_is_replaced_at_the_end(byte_level: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_level)()
+    ids = ids_of(byte_level, "a🦊")[:-1]
+    assert detokenizer.feed(ids) == "a"
+    assert detokenizer.flush() == "\ufffd"
+
+
+def test_a_real_replacement_character_is_not_held_for_ever(byte_fallback: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_fallback)()
+    invalid = [0xFF + 1] * 40
+    streamed = "".join(detokenizer.feed([token_id]) for token_id in invalid)
+    assert len(streamed) > 30
+    assert streamed + detokenizer.flush() == "\ufffd" * 40
+
+
+def test_text_in_the_middle_keeps_its_spaces(byte_fallback: Tokenizer) -> None:
+    detokenizer = DetokenizerFactory(byte_fallback)()
+    ids = ids_of(byte_fallback, "hello hello")
+    assert "".join(detokenizer.feed([token_id]) for token_id in ids) == "hello hello"
