@@ -30,6 +30,7 @@ class Refusal:
     """A record that can't become a request. `address` is where its error reply goes."""
 
     record: InboundRecord
+    epoch: int
     origin_class: PriorityClass
     address: ReplyAddress
     error: RequestError
@@ -71,26 +72,25 @@ class Ingress:
         self._accepted = 0
         self._refused: dict[str, int] = {}
 
-    def take(self, origin: PriorityClass, record: InboundRecord) -> None:
+    def take(self, origin: PriorityClass, epoch: int, record: InboundRecord) -> None:
         """Hand the record on to `accept` or to `refuse`, exactly one of them, exactly once."""
         try:
-            arrival = self._arrival(origin, record)
+            arrival = self._arrival(origin, epoch, record)
         except RequestError as error:
-            self.refuse(origin, record, error)
+            self._refuse_record(origin, epoch, record, error)
         else:
             self._accepted += 1
             self._accept(arrival)
 
-    def refuse(self, origin: PriorityClass, record: InboundRecord, error: RequestError) -> None:
-        """Answer a record with an error, wherever it was found."""
+    def _refuse_record(self, origin: PriorityClass, epoch: int, record: InboundRecord, error: RequestError) -> None:
         code = error.code or str(error.status_code)
         self._refused[code] = self._refused.get(code, 0) + 1
-        self._refuse(Refusal(record, origin, self._salvaged_address(record), error))
+        self._refuse(Refusal(record, epoch, origin, self._salvaged_address(record), error))
 
     def statistics(self) -> IngressStatistics:
         return IngressStatistics(self._accepted, dict(self._refused))
 
-    def _arrival(self, origin: PriorityClass, record: InboundRecord) -> Arrival:
+    def _arrival(self, origin: PriorityClass, epoch: int, record: InboundRecord) -> Arrival:
         if record.value is None:
             raise RequestError.invalid_request(
                 "body", "the record has no value (a tombstone): send a JSON body with model and messages."
@@ -118,6 +118,7 @@ class Ingress:
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
             record=record,
+            epoch=epoch,
             headers=headers,
             origin_class=origin,
             service_class=self._service_class(origin, headers, body),

@@ -32,12 +32,26 @@ class ClassResidency:
 
 
 class _Share:
-    __slots__ = ("bytes", "max_bytes", "max_rows", "paused", "pauses", "rows")
+    __slots__ = ("bytes", "max_bytes", "max_rows", "partitions", "paused", "pauses", "rows")
 
     def __init__(self, max_rows: int, max_bytes: int) -> None:
         self.max_rows, self.max_bytes = max_rows, max_bytes
         self.rows = self.bytes = self.pauses = 0
         self.paused = False
+        self.partitions: dict[int, _Assignment] = {}
+
+    def resume_if_low(self) -> None:
+        if self.rows <= self.max_rows * _RESUME_AT and self.bytes <= self.max_bytes * _RESUME_AT:
+            self.paused = False
+
+
+@dataclass(slots=True)
+class _Assignment:
+    """What one assignment of one partition has resident."""
+
+    epoch: int
+    rows: int = 0
+    bytes: int = 0
 
 
 class Residency:
@@ -53,23 +67,43 @@ class Residency:
             for priority, weight in weights.items()
         }
 
-    def enter(self, priority: PriorityClass, size: int) -> None:
+    def enter(self, priority: PriorityClass, partition: int, epoch: int, size: int) -> None:
         """A record was taken in. Never refuses: it is in memory already; `paused` keeps the next ones out."""
         share = self._shares[priority]
+        assignment = share.partitions.get(partition)
+        if assignment is None:
+            assignment = share.partitions[partition] = _Assignment(epoch)
+        assert assignment.epoch == epoch, f"{priority.label}-{partition} was not revoked before epoch {epoch}"
+        assignment.rows += 1
+        assignment.bytes += size
         share.rows += 1
         share.bytes += size
         if not share.paused and (share.rows >= share.max_rows or share.bytes >= share.max_bytes):
             share.paused = True
             share.pauses += 1
 
-    def leave(self, priority: PriorityClass, size: int) -> None:
+    def leave(self, priority: PriorityClass, partition: int, epoch: int, size: int) -> None:
+        """A record was answered. One of an assignment that was revoked meanwhile has left already."""
         share = self._shares[priority]
+        assignment = share.partitions.get(partition)
+        if assignment is None or assignment.epoch != epoch:
+            return
+        assignment.rows -= 1
+        assignment.bytes -= size
+        assert assignment.rows >= 0, f"{priority.label}-{partition}: more records left than entered"
+        assert assignment.bytes >= 0, f"{priority.label}-{partition}: more bytes left than entered"
         share.rows -= 1
         share.bytes -= size
-        assert share.rows >= 0, f"{priority!r} left more often than it entered"
-        assert share.bytes >= 0, f"{priority!r} left with more bytes than it entered with"
-        if share.rows <= share.max_rows * _RESUME_AT and share.bytes <= share.max_bytes * _RESUME_AT:
-            share.paused = False
+        share.resume_if_low()
+
+    def revoke(self, priority: PriorityClass, partition: int) -> None:
+        """The partition is another worker's now: all of its records leave."""
+        share = self._shares[priority]
+        assignment = share.partitions.pop(partition, None)
+        if assignment is not None:
+            share.rows -= assignment.rows
+            share.bytes -= assignment.bytes
+            share.resume_if_low()
 
     def paused(self, priority: PriorityClass) -> bool:
         return self._shares[priority].paused

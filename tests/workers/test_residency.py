@@ -21,7 +21,7 @@ def test_rows_are_divided_by_weight_above_a_floor() -> None:
 def test_a_flood_of_one_class_pauses_that_class_alone() -> None:
     pulled = residency()
     for _ in range(27):
-        pulled.enter(P3, 10)
+        pulled.enter(P3, 0, 1, 10)
     assert pulled.paused(P3)
     assert not pulled.paused(P0)
 
@@ -29,24 +29,40 @@ def test_a_flood_of_one_class_pauses_that_class_alone() -> None:
 def test_a_class_resumes_only_well_below_its_limit() -> None:
     pulled = residency()
     for _ in range(27):
-        pulled.enter(P3, 10)
+        pulled.enter(P3, 0, 1, 10)
     for _ in range(6):
-        pulled.leave(P3, 10)
+        pulled.leave(P3, 0, 1, 10)
     assert pulled.paused(P3)
-    pulled.leave(P3, 10)
+    pulled.leave(P3, 0, 1, 10)
     assert not pulled.paused(P3)
     assert pulled.statistics()[P3].pauses == 1
 
 
 def test_bytes_pause_as_rows_do() -> None:
     pulled = residency()
-    pulled.enter(P3, 27_500)
+    pulled.enter(P3, 0, 1, 27_500)
     assert pulled.paused(P3)
 
 
 def test_leaving_twice_is_a_bug() -> None:
     pulled = residency()
-    pulled.enter(P0, 1)
-    pulled.leave(P0, 1)
-    with pytest.raises(AssertionError, match="left more often"):
-        pulled.leave(P0, 1)
+    pulled.enter(P0, 0, 1, 1)
+    pulled.leave(P0, 0, 1, 1)
+    with pytest.raises(AssertionError, match="more records left"):
+        pulled.leave(P0, 0, 1, 1)
+
+
+def test_a_revoked_partition_takes_all_its_records_along_once() -> None:
+    pulled = residency()
+    for _ in range(20):
+        pulled.enter(P3, 0, 1, 10)
+    for _ in range(7):
+        pulled.enter(P3, 1, 1, 10)
+    assert pulled.paused(P3)
+    pulled.revoke(P3, 0)
+    assert not pulled.paused(P3)
+    pulled.leave(P3, 0, 1, 10)
+    assert pulled.statistics()[P3].rows == 7
+    pulled.enter(P3, 0, 2, 10)
+    pulled.leave(P3, 0, 1, 10)
+    assert pulled.statistics()[P3].rows == 8

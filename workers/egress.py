@@ -1,0 +1,205 @@
+"""Egress: what the engine publishes becomes deltas and terminal replies on the broker.
+
+Knows text (detokenising is done here, not in the step), when a delta is due, and which reply goes where. Does not know
+offsets or the engine's state. Runs on the event loop.
+
+One delta record is not one token: the first goes at once, later ones by time and size (`EgressConfig`). When the
+broker is slow, `DeltaProducer.send` waits, the outbox coalesces what the engine adds meanwhile, and when the terminal
+replies pile up there the engine dispatches nothing new.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from scheduling.priority import PriorityClass
+from topics.dead_letters import DeadLetter
+from topics.headers import ReplyAddress
+from topics.producer import DeltaProducer
+from topics.record import RecordId
+from topics.replies import OutboundRecord, ReplyContext
+from workers.config import EgressConfig
+from workers.detokenizer import Detokenizer
+from workers.ingress import Refusal
+from workers.outbox import Outbox, Publication
+from workers.prompt import PreparedRequest
+from workers.reply_body import ReplyBody, error_body
+from workers.reply_stream import ReplyStream
+from workers.request import Arrival, Ending, FinishReason
+from workers.terminal_writer import Terminal, TerminalWriter
+
+__all__ = ["Egress", "ReplyTopics"]
+
+
+class ReplyTopics:
+    """Where replies go when nothing else is asked for."""
+
+    def __init__(self, deltas: str, replies: str, dead_letters: str) -> None:
+        self.deltas = deltas
+        self.replies = replies
+        self.dead_letters = dead_letters
+
+
+class Egress:
+    def __init__(
+        self,
+        config: EgressConfig,
+        *,
+        outbox: Outbox,
+        topics: ReplyTopics,
+        deltas: DeltaProducer,
+        writers: Mapping[PriorityClass, TerminalWriter],
+        groups: Mapping[PriorityClass, str],
+        new_detokenizer: Callable[[], Detokenizer],
+    ) -> None:
+        """`groups`: the consumer group of each class, for the dead letters' headers."""
+        self._outbox = outbox
+        self._topics = topics
+        self._deltas = deltas
+        self._writers = writers
+        self._groups = groups
+        self._new_detokenizer = new_detokenizer
+        self._interval_s = config.delta_interval_ms / 1000
+        self._max_tokens = config.delta_max_tokens
+        self._revoked: dict[tuple[str, int], int] = {}
+        """The last epoch of each partition that is gone or was gone."""
+        self._streams: dict[RecordId, ReplyStream] = {}
+        self._news = asyncio.Event()
+        self._closing = False
+
+    def notify(self) -> None:
+        """There is something in the outbox. On the event loop (the engine thread asks the loop to call it)."""
+        self._news.set()
+
+    def close(self) -> None:
+        """Let `run` return when the outbox is empty."""
+        self._closing = True
+        self._news.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wait()
+            self._news.clear()
+            publications = self._outbox.take_all()
+            for publication in publications:
+                await self._publish(publication)
+            now_s = time.monotonic()
+            for stream in list(self._streams.values()):
+                due_s = stream.due_s(self._interval_s, self._max_tokens)
+                if due_s is not None and due_s <= now_s:
+                    await self._send_delta(stream, finish_reason=None)
+            if self._closing and not publications:
+                return
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""
+        record, error = refusal.record, refusal.error
+        reply: OutboundRecord
+        if refusal.answerable:
+            reply = self._context(refusal.address).error(error_body(error))
+        else:
+            letter = DeadLetter.of(
+                record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
+            )
+            reply = letter.encode(self._topics.dead_letters)
+        self._writers[refusal.origin_class].put(Terminal(reply, record, refusal.epoch, refusal.origin_class))
+
+    def revoke(self, topic: str, partition: int, epoch: int) -> None:
+        """The partition is another worker's now: drop its unfinished streams, and what the engine still says of them.
+
+        A stream that was dropped must not begin again in the middle: its final would lack the text before.
+        """
+        self._revoked[topic, partition] = epoch
+        for record_id in [place for place in self._streams if (place.topic, place.partition) == (topic, partition)]:
+            del self._streams[record_id]
+
+    # --- deltas ---------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        dues = (stream.due_s(self._interval_s, self._max_tokens) for stream in self._streams.values())
+        soonest_s = min((due_s for due_s in dues if due_s is not None), default=None)
+        try:
+            async with asyncio.timeout(None if soonest_s is None else max(0.0, soonest_s - time.monotonic())):
+                await self._news.wait()
+        except TimeoutError:
+            return  # a delta is due
+
+    async def _publish(self, publication: Publication) -> None:
+        arrival, prepared = publication.arrival, publication.prepared
+        if arrival.epoch <= self._revoked.get((arrival.id.topic, arrival.id.partition), 0):
+            self._outbox.delivered(publication)
+            return
+        stream = None
+        if prepared is not None:
+            stream = self._streams.get(arrival.id)
+            if stream is None:
+                stream = self._streams[arrival.id] = self._new_stream(arrival, prepared)
+            stream.take(publication.token_ids, publication.text)
+        if publication.ending is not None:
+            await self._end(publication, stream, publication.ending)
+
+    def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
+        detokenizer = None if prepared.stop else self._new_detokenizer()
+        context = self._context(arrival.headers.reply_address, arrival)
+        return ReplyStream(arrival, prepared, detokenizer, context, ReplyBody(arrival.headers.request_id, prepared))
+
+    async def _send_delta(self, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
+        first = not stream.started
+        part = stream.next_delta(time.monotonic())
+        value = stream.body.chunk(part.text, first=first, finish_reason=finish_reason)
+        record = stream.context.delta(value, seq=part.seq, token_ids=part.token_ids)
+        stream.last_acknowledgement = await self._deltas.send(record)
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    async def _end(self, publication: Publication, stream: ReplyStream | None, ending: Ending) -> None:
+        arrival = publication.arrival
+        after = None
+        if stream is None:
+            assert ending.error is not None, f"{arrival.id} ended well without having been staged"
+            reply = self._context(arrival.headers.reply_address, arrival).error(error_body(ending.error))
+        else:
+            del self._streams[arrival.id]
+            stream.finish()
+            if ending.error is not None:
+                reply = stream.context.error(error_body(ending.error))
+            else:
+                assert isinstance(ending.reason, FinishReason)
+                if stream.prepared.stream:
+                    await self._send_last_deltas(stream, ending, ending.reason)
+                reply = stream.context.final(
+                    stream.body.final(
+                        stream.text,
+                        ending.reason,
+                        prompt_tokens=ending.prompt_tokens,
+                        output_tokens=ending.output_tokens,
+                    )
+                )
+            after = stream.last_acknowledgement
+        self._writers[arrival.origin_class].put(
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication)
+        )
+
+    async def _send_last_deltas(self, stream: ReplyStream, ending: Ending, reason: FinishReason) -> None:
+        await self._send_delta(stream, reason)
+        if stream.prepared.include_usage:
+            part = stream.next_delta(time.monotonic())
+            value = stream.body.usage_chunk(prompt_tokens=ending.prompt_tokens, output_tokens=ending.output_tokens)
+            stream.last_acknowledgement = await self._deltas.send(
+                stream.context.delta(value, seq=part.seq, token_ids=())
+            )
+
+    def _context(self, address: ReplyAddress, arrival: Arrival | None = None) -> ReplyContext:
+        headers = None if arrival is None else arrival.headers
+        return ReplyContext(
+            request_id=address.request_id,
+            attempt=1,
+            delta_topic=self._topics.deltas,
+            reply_topic=address.topic or self._topics.replies,
+            reply_partition=address.partition,
+            correlation_id=address.correlation_id,
+            job_id=None if headers is None else headers.job_id,
+            custom_id=None if headers is None else headers.custom_id,
+            traceparent=None if headers is None else headers.traceparent,
+            tracestate=None if headers is None else headers.tracestate,
+        )

@@ -1,0 +1,322 @@
+"""The engine: drain the inbox → schedule → run → settle, as plain synchronous code.
+
+Knows the requests that wait and run in this worker, their tokens, and when one has ended. Does not know threads, Kafka
+or wall time: `workers.engine_thread` turns the crank, `clock` is whatever the caller measures steps with, so the same
+code runs under a simulated runner on virtual time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from scheduling.batch import BatchScheduler
+from scheduling.length import LengthPredictor
+from scheduling.prompt_ratio import PromptRatio
+
+from kvcache.manager import KVCacheManager
+from scheduling.index import Index
+from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.state import RequestState
+from topics.errors import RequestError
+from workers.detokenizer import Detokenizer
+from workers.errors import NotFiniteLogits
+from workers.mailbox import Mailbox
+from workers.outbox import Outbox
+from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.runner import ModelRunner, SequenceInput
+from workers.staging import Refused, Staged, StageJob
+from workers.stop_strings import StopStrings
+
+__all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "Revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The partition belongs to another worker now: drop its requests without an answer."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Start nothing new; what runs goes on."""
+
+
+EngineMessage = Arrival | Staged | Refused | Revoked | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    steps: int
+    prefill_tokens: int
+    decode_tokens: int
+    step_seconds: float
+    """Inside the runner."""
+    waiting: int
+    running: int
+    ended: int
+    failed: int
+    preemptions: int
+
+
+class Engine:
+    """Owns the scheduler, the index, the KV accounting and the runner. Every method is the engine thread's."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: BatchScheduler,
+        index: Index,
+        kv: KVCacheManager,
+        runner: ModelRunner,
+        lengths: LengthPredictor,
+        prompt_ratio: PromptRatio,
+        inbox: Mailbox[EngineMessage],
+        outbox: Outbox,
+        stage: Callable[[StageJob], None],
+        new_detokenizer: Callable[[], Detokenizer],
+        default_max_tokens: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit."""
+        self._scheduler = scheduler
+        self._index = index
+        self._kv = kv
+        self._runner = runner
+        self._lengths = lengths
+        self._prompt_ratio = prompt_ratio
+        self._inbox = inbox
+        self._outbox = outbox
+        self._stage = stage
+        self._new_detokenizer = new_detokenizer
+        self._default_max_tokens = default_max_tokens
+        self._clock = clock
+        self._arrivals: dict[int, Arrival] = {}
+        """Every row that the worker knows, until it has ended."""
+        self._requests: dict[int, EngineRequest] = {}
+        """Rows that are staged or run."""
+        self._draining = False
+        self._steps = self._prefill_tokens = self._decode_tokens = 0
+        self._ended = self._failed = 0
+        self._step_seconds = 0.0
+
+    # --- the crank ------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One turn. False: there was nothing to run; ask again when a message came or `next_event` is due."""
+        now = self._clock()
+        for message in self._inbox.take_all():
+            self._handle(message, now)
+        for row in self._scheduler.expire(now):
+            late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
+            self._end(row, RequestError.expired(late_ms), now)
+        may_dispatch = not self._draining and not self._outbox.full
+        if may_dispatch:
+            self._hand_out(now)
+        plan = self._scheduler.schedule(now, may_dispatch)
+        for row in self._scheduler.take_impossible():
+            self._end(row, self._too_large(row), now)
+        if plan is not None:
+            self._run(plan, now)
+        elif may_dispatch:
+            # The discipline may have claimed a row that is not tokenised yet: don't sleep over it.
+            self._hand_out(now)
+        self._outbox.flush()
+        return plan is not None
+
+    def _hand_out(self, now: float) -> None:
+        for row in self._scheduler.to_stage(now):
+            self._stage(StageJob(row, self._arrivals[row]))
+
+    def next_event(self) -> float | None:
+        """When the next turn may find something to do without a message: seconds of the clock; None for never."""
+        return self._scheduler.next_event(self._clock())
+
+    @property
+    def drained(self) -> bool:
+        """A `Drain` was read and nothing runs any more."""
+        if not self._draining:
+            return False
+        scheduler = self._scheduler.statistics()
+        return scheduler.running + scheduler.preempted == 0
+
+    def statistics(self) -> EngineStatistics:
+        scheduler = self._scheduler.statistics()
+        return EngineStatistics(
+            steps=self._steps,
+            prefill_tokens=self._prefill_tokens,
+            decode_tokens=self._decode_tokens,
+            step_seconds=self._step_seconds,
+            waiting=scheduler.queued + scheduler.claimed,
+            running=scheduler.running,
+            ended=self._ended,
+            failed=self._failed,
+            preemptions=scheduler.preemptions,
+        )
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def _handle(self, message: EngineMessage, now: float) -> None:
+        match message:
+            case Arrival():
+                self._add(message, now)
+            case Staged(job, _):
+                # The row may have been dropped, and even given to another request, while its tokens were made.
+                if self._arrivals.get(job.row) is job.arrival:
+                    self._staged(message, now)
+            case Refused(job, error):
+                if self._arrivals.get(job.row) is job.arrival:
+                    self._scheduler.staging_failed(job.row, now)
+                    self._end(job.row, error, now)
+            case Revoked(topic, partition):
+                for row, arrival in list(self._arrivals.items()):
+                    if arrival.id.topic == topic and arrival.id.partition == partition:
+                        self._scheduler.cancel(row, now)
+                        self._forget(row)
+            case Drain():
+                self._draining = True
+
+    def _add(self, arrival: Arrival, now: float) -> None:
+        row = self._index.add(
+            origin=arrival.origin_class,
+            service=arrival.service_class,
+            tenant=arrival.tenant,
+            flow=arrival.flow,
+            prompt_tokens=self._prompt_ratio.tokens(arrival.body_bytes),
+            output_tokens=self._lengths.predict(
+                arrival.origin_class, arrival.tenant, arrival.max_tokens or self._default_max_tokens
+            ),
+            arrival_s=arrival.arrived_s,
+            ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
+            hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
+        )
+        self._arrivals[row] = arrival
+        self._scheduler.enqueue(row, now)
+
+    def _staged(self, message: Staged, now: float) -> None:
+        row, arrival, prepared = message.job.row, message.job.arrival, message.prepared
+        stop = None
+        if prepared.stop:
+            stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
+        self._requests[row] = EngineRequest(
+            row=row,
+            arrival=arrival,
+            prepared=prepared,
+            timeline=Timeline(arrived_s=arrival.arrived_s, staged_s=now),
+            token_ids=list(prepared.prompt_token_ids),
+            stop=stop,
+        )
+        self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        self._scheduler.staged(row, len(prepared.prompt_token_ids), prepared.max_output_tokens, now)
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def _run(self, plan: StepPlan, now: float) -> None:
+        for row in plan.admitted:
+            timeline = self._requests[row].timeline
+            # A request that was preempted and comes back was admitted before.
+            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
+        for row in plan.preempted:
+            self._requests[row].timeline.preemptions += 1
+        started = self._clock()
+        try:
+            sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
+        except NotFiniteLogits as fault:
+            # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV.
+            for position in fault.sequences:
+                row = plan.chunks[position].row
+                self._scheduler.cancel(row, now)
+                self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
+            return
+        done = self._clock()
+        outcomes: list[Outcome] = []
+        endings: list[tuple[int, FinishReason]] = []
+        for chunk, token in zip(plan.chunks, sampled, strict=True):
+            self._requests[chunk.row].timeline.steps += 1
+            if token is None:
+                continue
+            reason = self._accept(self._requests[chunk.row], token, done)
+            outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
+            if reason is not None:
+                endings.append((chunk.row, reason))
+        self._scheduler.settle(plan, outcomes, done - started, done)
+        for row, reason in endings:
+            self._end(row, reason, done)
+        self._steps += 1
+        self._prefill_tokens += plan.prefill_tokens
+        self._decode_tokens += plan.decode_tokens
+        self._step_seconds += done - started
+
+    def _input(self, chunk: Chunk) -> SequenceInput:
+        request = self._requests[chunk.row]
+        return SequenceInput(
+            token_ids=request.token_ids[chunk.start : chunk.start + chunk.tokens],
+            start=chunk.start,
+            block_ids=self._kv.table(chunk.row),
+            sampling=request.prepared.sampling if chunk.samples else None,
+            output_position=request.output_tokens,
+        )
+
+    def _accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:
+        """Take a sampled token; say whether it was the last."""
+        request.token_ids.append(token)
+        timeline, prepared = request.timeline, request.prepared
+        timeline.last_token_s = now
+        if timeline.first_token_s is None:
+            timeline.first_token_s = now
+        reason = None
+        if token in prepared.eos_token_ids:
+            reason = FinishReason.STOP
+        elif request.output_tokens >= prepared.max_output_tokens:
+            reason = FinishReason.LENGTH
+        text = None
+        if request.stop is not None:
+            text, matched = self._match(request.stop, token, last=reason is not None)
+            reason = FinishReason.STOP if matched else reason
+        self._outbox.tokens(request.arrival, prepared, [token], text)
+        return reason
+
+    @staticmethod
+    def _match(stop: StopMatching, token: int, *, last: bool) -> tuple[str, bool]:
+        """The text that may be shown after this token, and whether a stop string was met."""
+        text, matched = stop.matcher.feed(stop.detokenizer.feed([token]))
+        if last and not matched:
+            rest, matched = stop.matcher.feed(stop.detokenizer.flush())
+            text += rest
+            if not matched:
+                text += stop.matcher.flush()
+        return text, matched
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
+        """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
+        arrival, request = self._arrivals[row], self._requests.get(row)
+        timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
+        timeline.ended_s = now
+        prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
+        output = 0 if request is None else request.output_tokens
+        if isinstance(reason, RequestError):
+            self._failed += 1
+        else:
+            self._ended += 1
+            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
+        prepared = None if request is None else request.prepared
+        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output))
+        self._forget(row)
+
+    def _forget(self, row: int) -> None:
+        del self._arrivals[row]
+        self._requests.pop(row, None)
+        self._index.release(row)
+
+    def _too_large(self, row: int) -> RequestError:
+        prompt = len(self._requests[row].prepared.prompt_token_ids)
+        pool = self._kv.num_blocks * self._kv.block_size
+        return RequestError.invalid_request(
+            "messages",
+            f"The prompt has {prompt} tokens, and the KV cache of this worker holds {pool}: shorten it, or give the "
+            "worker more KV memory (engine.kv_bytes).",
+            code="context_length_exceeded",
+        )

@@ -1,0 +1,85 @@
+"""From the engine thread to egress: one coalescing publication per request, bounded by what is not yet delivered.
+
+Knows pending tokens, endings and their bytes. Does not know Kafka or text. The engine never waits here: when too
+much is undelivered, `full` says so and the engine dispatches nothing new.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from workers.prompt import PreparedRequest
+from workers.request import Arrival, Ending
+
+__all__ = ["Outbox", "Publication"]
+
+_BYTES_PER_TOKEN = 8
+"""Of a terminal reply, roughly: only a bound on memory hangs on it."""
+_BYTES_PER_REPLY = 1_024
+
+
+@dataclass(slots=True)
+class Publication:
+    """What is new of one request since egress last looked."""
+
+    arrival: Arrival
+    prepared: PreparedRequest | None
+    """None: it failed before it was staged."""
+    token_ids: list[int] = field(default_factory=list)
+    text: str | None = None
+    """The text of these tokens where the engine made it (stop strings); None: egress detokenises."""
+    ending: Ending | None = None
+    bytes: int = 0
+
+
+class Outbox:
+    """One writer (the engine thread), one reader (the event loop)."""
+
+    def __init__(self, max_pending_bytes: int, notify: Callable[[], None]) -> None:
+        """`notify` is called from the engine thread when there is something to take; it must not block."""
+        self._max_pending_bytes = max_pending_bytes
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._pending: dict[object, Publication] = {}
+        self._undelivered_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self._undelivered_bytes >= self._max_pending_bytes
+
+    def tokens(self, arrival: Arrival, prepared: PreparedRequest, token_ids: list[int], text: str | None) -> None:
+        with self._lock:
+            publication = self._publication(arrival, prepared)
+            publication.token_ids.extend(token_ids)
+            if text is not None:
+                publication.text = (publication.text or "") + text
+
+    def ended(self, arrival: Arrival, prepared: PreparedRequest | None, ending: Ending) -> None:
+        with self._lock:
+            publication = self._publication(arrival, prepared)
+            assert publication.ending is None, f"{arrival.id} ended twice"
+            publication.ending = ending
+            publication.bytes = _BYTES_PER_REPLY + _BYTES_PER_TOKEN * ending.output_tokens
+            self._undelivered_bytes += publication.bytes
+
+    def flush(self) -> None:
+        """Tell egress, once a step."""
+        if self._pending:
+            self._notify()
+
+    def take_all(self) -> list[Publication]:
+        with self._lock:
+            taken, self._pending = self._pending, {}
+        return list(taken.values())
+
+    def delivered(self, publication: Publication) -> None:
+        """The terminal reply of this publication is on the broker: its bytes no longer count."""
+        with self._lock:
+            self._undelivered_bytes -= publication.bytes
+            assert self._undelivered_bytes >= 0
+
+    def _publication(self, arrival: Arrival, prepared: PreparedRequest | None) -> Publication:
+        publication = self._pending.get(arrival.id)
+        if publication is None:
+            publication = self._pending[arrival.id] = Publication(arrival, prepared)
+        return publication

@@ -1,0 +1,93 @@
+"""The growing answer of one request, on the egress side.
+
+Knows the text so far, the tokens not yet sent, the next `seq`, and when a delta is due. Does not know Kafka or JSON.
+Owned by the event loop.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from topics.replies import ReplyContext
+from workers.detokenizer import Detokenizer
+from workers.prompt import PreparedRequest
+from workers.reply_body import ReplyBody
+from workers.request import Arrival
+
+__all__ = ["DeltaPart", "ReplyStream"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPart:
+    """What one delta record says: new text, and the ids of the tokens it covers."""
+
+    seq: int
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class ReplyStream:
+    def __init__(
+        self,
+        arrival: Arrival,
+        prepared: PreparedRequest,
+        detokenizer: Detokenizer | None,
+        context: ReplyContext,
+        body: ReplyBody,
+    ) -> None:
+        """`detokenizer` is None where the engine makes the text (requests with stop strings)."""
+        self.arrival = arrival
+        self.prepared = prepared
+        self.context = context
+        self.body = body
+        self.last_acknowledgement: asyncio.Future[None] | None = None
+        """Of the newest delta: the terminal reply must not overtake it."""
+        self._detokenizer = detokenizer
+        self._pieces: list[str] = []
+        self._new_ids: list[int] = []
+        self._new_text = ""
+        self._seq = 0
+        self._sent_s: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self._pieces)
+
+    def take(self, token_ids: list[int], text: str | None) -> None:
+        piece = self._detokenizer.feed(token_ids) if self._detokenizer is not None else text or ""
+        self._new_ids.extend(token_ids)
+        self._add(piece)
+
+    def finish(self) -> None:
+        """No more tokens come: let go of half a character that was held back."""
+        if self._detokenizer is not None:
+            self._add(self._detokenizer.flush())
+
+    def due_s(self, interval_s: float, max_tokens: int) -> float | None:
+        """When the next delta should go, 0 for at once; None while there is no text to send.
+
+        The first goes at once. Tokens without text (half a character, a held-back stop string) travel with the next
+        text, for a reader can do nothing with them.
+        """
+        if not self.prepared.stream or not self._new_text:
+            return None
+        if self._sent_s is None or len(self._new_ids) >= max_tokens:
+            return 0.0
+        return self._sent_s + interval_s
+
+    def next_delta(self, now_s: float) -> DeltaPart:
+        part = DeltaPart(self._seq, self._new_text, tuple(self._new_ids))
+        self._seq += 1
+        self._sent_s = now_s
+        self._new_text = ""
+        self._new_ids.clear()
+        return part
+
+    @property
+    def started(self) -> bool:
+        return self._sent_s is not None
+
+    def _add(self, piece: str) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._new_text += piece

@@ -1,0 +1,106 @@
+"""A request on its way through the worker: what ingress knows, what the engine keeps, when what happened.
+
+Knows values and their owners. Does not decide anything. `Arrival` is made by ingress and never changes;
+`EngineRequest` is made when the prompt is staged and belongs to the engine thread; `Ending` leaves it for egress.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from scheduling.priority import PriorityClass
+from topics.errors import RequestError
+from topics.headers import RequestHeaders
+from topics.record import InboundRecord, RecordId
+from workers.detokenizer import Detokenizer
+from workers.prompt import PreparedRequest
+from workers.stop_strings import StopStrings
+
+__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Timeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A well-shaped record, as ingress hands it to the engine. Times are of the worker's monotonic clock."""
+
+    record: InboundRecord
+    epoch: int
+    """Of the assignment under which its partition was read."""
+    headers: RequestHeaders
+    origin_class: PriorityClass
+    """The topic's, for life: SLO, metrics, commits."""
+    service_class: PriorityClass
+    """What it is served as: the origin class, or a lower one that it asks for."""
+    tenant: str
+    flow: str
+    arrived_s: float
+    ttft_deadline_s: float | None
+    """Orders within a flow, never expires; None: the class's SLO gives it."""
+    hard_deadline_s: float | None
+    """Past it the request is answered `expired` instead of run."""
+    body_bytes: int
+    max_tokens: int | None
+    """The body's own output limit, if it names one: the prior of the length prediction."""
+
+    @property
+    def id(self) -> RecordId:
+        return self.record.id
+
+
+@dataclass(slots=True)
+class Timeline:
+    """When things happened to one request, in seconds of the worker's monotonic clock. None: not yet."""
+
+    arrived_s: float
+    staged_s: float | None = None
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    ended_s: float | None = None
+    preemptions: int = 0
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class StopMatching:
+    """The text of a request that has stop strings, matched by the engine so that it ends in the step that says them."""
+
+    detokenizer: Detokenizer
+    matcher: StopStrings
+
+
+@dataclass(slots=True)
+class EngineRequest:
+    """A staged or running request. Owned by the engine thread; egress reads only the frozen parts."""
+
+    row: int
+    arrival: Arrival
+    prepared: PreparedRequest
+    timeline: Timeline
+    token_ids: list[int]
+    """Prompt and output so far."""
+    stop: StopMatching | None
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prepared.prompt_token_ids)
+
+
+class FinishReason(Enum):
+    """In OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a request ended: with a finish reason, or with an error."""
+
+    reason: FinishReason | RequestError
+    timeline: Timeline
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def error(self) -> RequestError | None:
+        return self.reason if isinstance(self.reason, RequestError) else None

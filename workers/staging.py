@@ -1,0 +1,91 @@
+"""The staging thread: template, tokenise, hash; one request at a time, most urgent class first.
+
+Knows jobs and who gets the results. Does not know Kafka, scheduling order within a class (the scheduler hands rows out
+in its order) or the model. It exists so that neither the event loop nor a step ever pays for tokenisation.
+"""
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from topics.errors import RequestError
+from workers.prompt import PreparedRequest
+from workers.request import Arrival
+
+__all__ = ["Refused", "StageJob", "Staged", "Staging"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageJob:
+    row: int
+    arrival: Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    job: StageJob
+    prepared: PreparedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    job: StageJob
+    error: RequestError
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    urgency: int
+    number: int
+    job: StageJob | None = field(compare=False)
+
+
+_LAST = 1 << 30
+
+
+class Staging:
+    """Jobs in, `Staged` or `Refused` out, on one thread of its own.
+
+    Bounded by its caller: the scheduler has at most its staging quota handed out at any time.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[Arrival], PreparedRequest],
+        deliver: Callable[[Staged | Refused], None],
+    ) -> None:
+        """`prepare` raises `RequestError` for what the client got wrong; `deliver` must not block."""
+        self._prepare = prepare
+        self._deliver = deliver
+        self._jobs: queue.PriorityQueue[_Entry] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._run, name="headrace-staging", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: StageJob) -> None:
+        self._jobs.put(_Entry(int(job.arrival.origin_class), next(self._numbers), job))
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        self._jobs.put(_Entry(_LAST, next(self._numbers), None))
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get().job) is not None:
+            self._deliver(self._stage(job))
+
+    def _stage(self, job: StageJob) -> Staged | Refused:
+        try:
+            return Staged(job, self._prepare(job.arrival))
+        except RequestError as error:
+            return Refused(job, error)
+        except Exception:
+            log.exception("staging %s failed", job.arrival.id)
+            return Refused(job, RequestError.internal("Preparing the prompt failed."))
