@@ -24,6 +24,7 @@ from topics.record import InboundRecord
 __all__ = [
     "ATTEMPT",
     "BAGGAGE",
+    "CAP_BYTES",
     "CORRELATION_ID",
     "CUSTOM_ID",
     "DEADLINE_MS",
@@ -70,7 +71,7 @@ ATTEMPT = "attempt"
 SEQ = "seq"
 TOKENS = "tokens"
 
-_CAP_BYTES: Mapping[str, int] = {
+CAP_BYTES: Mapping[str, int] = {
     REQUEST_ID: 256,
     TENANT: 256,
     FLOW: 256,
@@ -265,7 +266,7 @@ class RequestHeaders:
             return self.job_id
         if key is None:
             return None
-        if len(key) > _CAP_BYTES[FLOW]:
+        if len(key) > CAP_BYTES[FLOW]:
             return blake2b(key, digest_size=16).hexdigest()
         return key.decode(errors="backslashreplace")
 
@@ -277,7 +278,7 @@ def _read(last: Mapping[str, bytes], name: str, reader: Callable[[str, bytes], T
         return None
     if not value:
         raise _bad(name, "is empty", "give it a value or leave it out")
-    cap = _CAP_BYTES[name]
+    cap = CAP_BYTES[name]
     if len(value) > cap:
         raise _bad(name, f"has {len(value)} bytes", f"shorten it to {cap} bytes")
     return reader(name, value)

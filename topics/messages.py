@@ -121,7 +121,11 @@ def _class_number(value: object) -> object:
 
 
 def _stop_strings(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise PydanticCustomError("stop_kind", "must be a string or a list of strings")
+    return value
 
 
 class GenerationRequest(WireModel):

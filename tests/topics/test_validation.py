@@ -1,0 +1,195 @@
+"""Bodies: what is accepted, and how what is wrong is said."""
+
+import re
+from typing import Any
+
+import pytest
+
+from topics.errors import RequestError
+from topics.messages import ChatCompletionRequest, CompletionRequest
+from topics.validation import parse_request
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": MESSAGES} | fields
+
+
+def refusal(body: dict[str, Any]) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        parse_request(body)
+    error = caught.value
+    assert error.status_code == 400
+    assert error.param is not None
+    assert error.param in error.message or error.param.startswith(("messages", "prompt"))
+    return error
+
+
+def test_messages_make_a_chat_and_prompt_a_completion() -> None:
+    assert isinstance(parse_request(chat()), ChatCompletionRequest)
+    assert isinstance(parse_request({"model": "m", "prompt": "x"}), CompletionRequest)
+
+
+NEUTRAL: dict[str, list[Any]] = {
+    "n": [1, None],
+    "presence_penalty": [0, 0.0],
+    "frequency_penalty": [0],
+    "repetition_penalty": [1.0],
+    "logit_bias": [{}, None],
+    "logprobs": [False, None],
+    "top_logprobs": [None],
+    "response_format": [{"type": "text"}, None],
+    "tools": [[], None],
+    "tool_choice": ["none", None],
+    "parallel_tool_calls": [True, False],
+    "functions": [[], None],
+    "modalities": [["text"]],
+    "min_p": [0],
+    "min_tokens": [0],
+    "best_of": [1],
+    "echo": [False],
+    "suffix": [None],
+    "service_tier": ["auto", "default"],
+    "store": [False],
+}
+
+
+@pytest.mark.parametrize(("field", "values"), NEUTRAL.items())
+def test_a_value_that_changes_nothing_is_accepted(field: str, values: list[Any]) -> None:
+    for value in values:
+        assert parse_request(chat(**{field: value})) == parse_request(chat())
+
+
+UNSUPPORTED: dict[str, list[Any]] = {
+    "n": [2, 0, True, "1"],
+    "presence_penalty": [0.5, False],
+    "frequency_penalty": [-1],
+    "repetition_penalty": [1.1],
+    "logit_bias": [{"5": 1}],
+    "logprobs": [True, 0, 5],
+    "top_logprobs": [0, 5],
+    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, "text"],
+    "tools": [[{"type": "function"}]],
+    "tool_choice": ["auto", "required", {"type": "function"}],
+    "functions": [[{}]],
+    "function_call": ["auto"],
+    "audio": [{"voice": "alloy"}, {}],
+    "modalities": [["text", "audio"]],
+    "prediction": [{"type": "content"}],
+    "web_search_options": [{}],
+    "min_p": [0.1],
+    "min_tokens": [1],
+    "best_of": [2],
+    "echo": [True],
+    "suffix": [""],
+    "reasoning_effort": ["high"],
+    "service_tier": ["flex"],
+    "store": [True],
+    "chat_template": ["x"],
+}
+
+
+@pytest.mark.parametrize(("field", "values"), UNSUPPORTED.items())
+def test_a_known_feature_that_is_not_enforced_is_refused_by_name(field: str, values: list[Any]) -> None:
+    for value in values:
+        error = refusal(chat(**{field: value}))
+        assert (error.param, error.code) == (field, "unsupported_parameter")
+        assert re.fullmatch(rf"{field} is not supported yet: .+\.", error.message)
+
+
+def part(**fields: Any) -> dict[str, Any]:
+    return chat(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, fields]}])
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return chat(messages=[*MESSAGES, {"role": "user", "content": "x"} | fields])
+
+
+WRONG: list[tuple[str, dict[str, Any], str, str]] = [
+    # (name, body, param, regex of the message)
+    ("no messages", {"model": "m"}, "messages", "messages is required"),
+    ("both kinds", chat(prompt="x"), "prompt", "both messages and prompt"),
+    ("embeddings", {"model": "m", "input": "x"}, "input", "embeddings"),
+    ("no model", {"messages": MESSAGES}, "model", "model is required: add it"),
+    ("model is null", chat(model=None), "model", "must be a string"),
+    ("model is empty", chat(model=""), "model", "must not be empty"),
+    ("empty messages", chat(messages=[]), "messages", "must not be empty"),
+    ("messages is text", chat(messages="hi"), "messages", "must be a list"),
+    ("too many messages", chat(messages=MESSAGES * 4097), "messages", "at most 4096 entries"),
+    ("a message is text", chat(messages=["hi"]), "messages.0", "must be an object"),
+    ("unknown role", message(role="robot"), "messages.1.role", "'system', 'developer', 'user' or 'assistant'"),
+    ("tool role", message(role="tool"), "messages.1.role", "must be"),
+    ("role is a number", message(role=1), "messages.1.role", "must be"),
+    ("null content", message(content=None), "messages.1.content", "string or a list of text parts"),
+    ("no parts", message(content=[]), "messages.1.content", "must not be empty"),
+    ("name", message(name="bob"), "messages.1.name", "not supported yet"),
+    ("tool calls", message(tool_calls=[{}]), "messages.1.tool_calls", "not supported yet"),
+    ("unknown in message", message(mood="x"), "messages.1.mood", "not a known field: remove it"),
+    ("image", part(type="image_url", image_url={}), "messages.0.content.1.type", "other modalities"),
+    ("part without text", part(type="text"), "messages.0.content.1.text", "is required"),
+    ("part is a number", part(type="text", text=1), "messages.0.content.1.text", "must be a string, not 1"),
+    ("unknown in part", part(type="text", text="", x=1), "messages.0.content.1.x", "not a known field"),
+    ("max_tokens 0", chat(max_tokens=0), "max_tokens", "at least 1, not 0"),
+    ("max_tokens negative", chat(max_tokens=-5), "max_tokens", "at least 1, not -5"),
+    ("max_tokens huge", chat(max_tokens=2**40), "max_tokens", "at most"),
+    ("max_tokens fraction", chat(max_tokens=1.5), "max_tokens", "whole number"),
+    ("max_tokens text", chat(max_tokens="5"), "max_tokens", "whole number"),
+    ("max_tokens twice", chat(max_tokens=5, max_completion_tokens=5), "max_tokens", "send one of them"),
+    ("temperature high", chat(temperature=2.1), "temperature", "at most 2.*not 2.1"),
+    ("temperature low", chat(temperature=-0.1), "temperature", "at least 0"),
+    ("temperature text", chat(temperature="0.5"), "temperature", "must be a number"),
+    ("top_p 0", chat(top_p=0), "top_p", "greater than 0"),
+    ("top_p high", chat(top_p=1.01), "top_p", "at most 1"),
+    ("top_k", chat(top_k=-2), "top_k", "at least -1"),
+    ("empty stop", chat(stop=""), "stop", "must not be empty"),
+    ("empty stop in list", chat(stop=["a", ""]), "stop.1", "must not be empty"),
+    ("five stops", chat(stop=["a"] * 5), "stop", "at most 4 entries"),
+    ("long stop", chat(stop="s" * 257), "stop", "at most 256 characters"),
+    ("stop number", chat(stop=5), "stop", "must be a string or a list of strings"),
+    ("seed too large", chat(seed=2**63), "seed", "at most"),
+    ("seed huge", chat(seed=2.0**70), "seed", "64 bits"),
+    ("stream number", chat(stream=1), "stream", "true or false"),
+    ("stream_options alone", chat(stream_options={}), "stream_options", "only allowed when stream is true"),
+    ("stream_options", chat(stream=True, stream_options={"x": 1}), "stream_options.x", "not a known field"),
+    ("user", chat(user=5), "user", "must be a string"),
+    ("metadata value", chat(metadata={"k": 1}), "metadata.k", "must be a string"),
+    ("metadata pairs", chat(metadata={str(i): "" for i in range(17)}), "metadata", "at most 16 entries"),
+    ("metadata list", chat(metadata=[]), "metadata", "must be an object"),
+    ("priority", chat(priority=4), "priority", "at most 3"),
+    ("priority name", chat(priority="high"), "priority", 'must be 0, 1, 2 or 3, or "p0" … "p3"'),
+    ("ignore_eos", chat(ignore_eos="yes"), "ignore_eos", "true or false"),
+    ("unknown field", chat(temprature=1), "temprature", "not a known field: remove it"),
+    ("empty prompt", {"model": "m", "prompt": ""}, "prompt", "must not be empty"),
+    ("no ids", {"model": "m", "prompt": []}, "prompt", "must not be empty"),
+    ("two prompts", {"model": "m", "prompt": ["a", "b"]}, "prompt", "one by one"),
+    ("two lists of ids", {"model": "m", "prompt": [[1], [2]]}, "prompt", "one by one"),
+    ("prompt is null", {"model": "m", "prompt": None}, "prompt", "one string or one list"),
+    ("negative id", {"model": "m", "prompt": [1, -1]}, "prompt.1", "at least 0, not -1"),
+    ("id is text", {"model": "m", "prompt": [1, "a"]}, "prompt.1", "whole number"),
+    ("chat field", {"model": "m", "prompt": "x", "max_completion_tokens": 1}, "max_completion_tokens", "not a known"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "pattern"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+def test_what_is_wrong_is_refused_by_its_path(body: dict[str, Any], param: str, pattern: str) -> None:
+    error = refusal(body)
+    assert error.param == param
+    assert re.search(pattern, error.message)
+
+
+def test_a_refusal_does_not_carry_the_body_along() -> None:
+    error = refusal(chat(messages=[{"role": "secret", "content": "secret"}], temperature=1))
+    assert "secret" not in error.message
+    assert error.__context__ is None
+    assert error.__cause__ is None
+
+
+def test_a_long_field_name_is_cut() -> None:
+    assert len(refusal(chat(**{"x" * 10_000: 1})).message) < 250
+
+
+def test_the_body_is_left_as_it_was() -> None:
+    body = chat(n=1, messages=[{"role": "user", "content": "x", "name": None}])
+    parse_request(body)
+    assert body == chat(n=1, messages=[{"role": "user", "content": "x", "name": None}])
