@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaConnectionError
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Tracer
 
@@ -153,6 +154,7 @@ class HeadraceClient:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        """Raises `ConnectionError` if no broker answers, `LookupError` if a reply topic doesn't exist."""
         self._readers = [
             ReplyReader(
                 self._settings,
@@ -163,17 +165,22 @@ class HeadraceClient:
             )
             for suffix in ("deltas", "replies")
         ]
-        self._producer = AIOKafkaProducer(**self._settings.client_arguments(), acks="all", enable_idempotence=True)
-        started: list[ReplyReader] = []
+        self._producer = AIOKafkaProducer(
+            **self._settings.client_arguments("client"), acks="all", enable_idempotence=True
+        )
         try:
             await self._producer.start()
             for reader in self._readers:
                 await reader.start()
-                started.append(reader)
-        except BaseException:
-            await self._producer.stop()
-            for reader in started:
+        except BaseException as error:
+            for reader in self._readers:
                 await reader.close()
+            await self._producer.stop()
+            if isinstance(error, KafkaConnectionError):
+                raise ConnectionError(
+                    f"no Kafka broker answers at {self._settings.bootstrap_servers}: start one (`headrace dev`, "
+                    "`docker compose up`) or name another with --bootstrap-servers"
+                ) from error
             raise
         self._pumps = [asyncio.create_task(self._pump(reader)) for reader in self._readers]
         return self

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer
 
 from topics.headers import ATTEMPT, CORRELATION_ID, EVENT, REQUEST_ID, SEQ, TOKENS, ReplyEvent
 from topics.kafka_settings import KafkaSettings
-from topics.replies import decode_tokens
+from topics.replies import decode_token_ids
 
 __all__ = ["Reply", "ReplyReader"]
 
@@ -50,7 +50,7 @@ class ReplyReader:
         self._stopping = False
         self._consumer = AIOKafkaConsumer(
             topic,
-            **settings.client_arguments(),
+            **settings.client_arguments(f"read-{topic}"),
             group_id=None,  # all partitions, no offsets kept
             enable_auto_commit=False,
             auto_offset_reset="latest",
@@ -66,7 +66,6 @@ class ReplyReader:
         await self._consumer.start()
         partitions = self._consumer.assignment()
         if not partitions:
-            await self._consumer.stop()
             raise LookupError(f"topic {self._topic!r} does not exist: create it with `headrace topics create`")
         await self._consumer.seek_to_end(*partitions)
         for partition in partitions:
@@ -86,7 +85,7 @@ class ReplyReader:
         self._stopping = True
 
     async def close(self) -> None:
-        """After `run` has returned."""
+        """After `run` has returned, or `start` has failed."""
         await self._consumer.stop()
 
     def _take(self, headers: dict[str, bytes], value: bytes | None) -> None:
@@ -100,7 +99,7 @@ class ReplyReader:
                 request_id=request_id,
                 attempt=int(headers.get(ATTEMPT, b"1")),
                 seq=None if seq is None else int(seq),
-                token_ids=decode_tokens(headers.get(TOKENS, b"")),
+                token_ids=decode_token_ids(headers.get(TOKENS, b"")),
                 correlation_id=headers.get(CORRELATION_ID),
                 value=value,
             )

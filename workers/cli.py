@@ -45,15 +45,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration file (see `headrace config`)")
-    parser.add_argument("--log-level", default="warning", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning (the default) or error")
     module.add_arguments(parser)
     parsed = parser.parse_args(rest)
     if parsed.config is not None:
         os.environ["HEADRACE_CONFIG"] = parsed.config
-    logging.basicConfig(
-        level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    _set_up_logging(parsed.log_level)
     return _run(module, parsed)
+
+
+def _set_up_logging(level: str | None) -> None:
+    logging.basicConfig(
+        level=(level or "warning").upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    if level is None:
+        # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def _run(module: ModuleType, parsed: argparse.Namespace) -> int:

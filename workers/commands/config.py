@@ -51,5 +51,3 @@ def _lines(section: BaseModel, indent: str) -> Iterator[str]:
 def _scalar(value: Any, section: BaseModel, name: str) -> str:
     plain = section.model_dump(mode="json", include={name})[name]
     return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
-
-

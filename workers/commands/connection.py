@@ -1,0 +1,54 @@
+"""The flags that every command which talks to Kafka has, and what they become.
+
+Knows the connection part of the command line. Not a command itself.
+"""
+
+import argparse
+
+from topics.kafka_settings import KafkaSettings, KafkaSettingsError
+from workers.cli import UsageError
+from workers.config import ConfigError, KafkaConfig, load_config
+
+__all__ = ["add_kafka_arguments", "connection", "kafka_config", "kafka_settings", "topic_prefix"]
+
+
+def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT[,…]", help="the brokers (kafka.bootstrap_servers, 127.0.0.1:9092)"
+    )
+    parser.add_argument("--topic-prefix", metavar="NAME", help="of all topics (kafka.topic_prefix, inference)")
+
+
+def connection(config: KafkaConfig, client_id: str) -> KafkaSettings:
+    """The configuration's connection settings, for one client."""
+    try:
+        return KafkaSettings(
+            bootstrap_servers=config.bootstrap_servers,
+            client_id=client_id,
+            security_protocol=config.security_protocol,
+            sasl_mechanism=config.sasl_mechanism,
+            sasl_username=config.sasl_username,
+            sasl_password=None if config.sasl_password is None else config.sasl_password.get_secret_value(),
+            ssl_cafile=config.ssl_cafile,
+        )
+    except KafkaSettingsError as error:
+        raise UsageError(f"kafka: {error}") from error
+
+
+def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
+    """The kafka section, with this command's flags over it."""
+    flags = {
+        name: value for name in ("bootstrap_servers", "topic_prefix") if (value := getattr(arguments, name)) is not None
+    }
+    try:
+        return load_config({"kafka": flags} if flags else None).kafka
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def kafka_settings(arguments: argparse.Namespace, client_id: str) -> KafkaSettings:
+    return connection(kafka_config(arguments), client_id)
+
+
+def topic_prefix(arguments: argparse.Namespace) -> str:
+    return kafka_config(arguments).topic_prefix

@@ -1,0 +1,93 @@
+"""Send one prompt and print the answer as it streams.
+
+  headrace send "Why is the sky blue?"
+  headrace send --priority p0 --tenant acme --max-tokens 64 --temperature 0 "Name three rivers."
+  echo "Summarise: …" | headrace send -
+
+With --json: one line for each piece of text, then one for the whole answer.
+"""
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+import orjson
+
+from topics.client import HeadraceClient, ReplyTimeoutError, RequestFailedError
+from workers.cli import UsageError
+from workers.commands.connection import add_kafka_arguments, kafka_settings, topic_prefix
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kafka_arguments(parser)
+    parser.add_argument("prompt", help="the user's message; - reads it from standard input")
+    parser.add_argument("--system", metavar="TEXT", help="a system message before it")
+    parser.add_argument("--priority", choices=("p0", "p1", "p2", "p3"), default="p1", help="p0 is the most urgent (p1)")
+    parser.add_argument("--tenant", help="who pays")
+    parser.add_argument("--flow", help="what the scheduler is fair between inside a tenant: a user, a session")
+    parser.add_argument("--model", help="the model's name; the worker's own where absent")
+    parser.add_argument("--max-tokens", type=int, help="longest answer")
+    parser.add_argument("--temperature", type=float, help="0 is greedy (1)")
+    parser.add_argument("--top-p", type=float, help="nucleus sampling (1)")
+    parser.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
+    parser.add_argument("--timeout-s", type=float, default=300.0, help="how long to wait for the answer (300)")
+    parser.add_argument("--json", action="store_true", help="print JSON lines")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    if not prompt.strip():
+        raise UsageError("the prompt is empty: give it as an argument, or on standard input with -")
+    return asyncio.run(_send(arguments, prompt))
+
+
+async def _send(arguments: argparse.Namespace, prompt: str) -> int:
+    messages = [{"role": "user", "content": prompt}]
+    if arguments.system:
+        messages.insert(0, {"role": "system", "content": arguments.system})
+    names = ("model", "max_tokens", "temperature", "top_p", "seed", "stop")
+    body: dict[str, Any] = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    try:
+        async with HeadraceClient(
+            kafka_settings(arguments, "headrace-send"),
+            topic_prefix=topic_prefix(arguments),
+            timeout_s=arguments.timeout_s,
+        ) as client:
+            stream = await client.stream(
+                messages, priority=arguments.priority, tenant=arguments.tenant, flow=arguments.flow, **body
+            )
+            async for delta in stream:
+                if arguments.json:
+                    _print_json({"text": delta.text, "tokens": delta.token_ids})
+                else:
+                    print(delta.text, end="", flush=True)
+    except RequestFailedError as error:
+        print(f"headrace: {error.status_code} {error.code}: {error.message}", file=sys.stderr)
+        return 2 if error.status_code < 500 else 1
+    except (ReplyTimeoutError, LookupError, ConnectionError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    answer = stream.answer
+    assert answer is not None
+    if arguments.json:
+        _print_json({"answer": answer.body, "seconds": answer.ended_s - answer.sent_s})
+    else:
+        first = (
+            "" if answer.first_delta_s is None else f"first text after {answer.first_delta_s - answer.sent_s:.2f} s, "
+        )
+        used = answer.usage
+        print(
+            f"\n\n[{answer.finish_reason}; {first}{answer.ended_s - answer.sent_s:.2f} s; "
+            f"{used['prompt_tokens']} + {used['completion_tokens']} tokens; {answer.request_id}]",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _print_json(document: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(document) + b"\n")
+    sys.stdout.buffer.flush()
