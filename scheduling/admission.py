@@ -1,0 +1,163 @@
+"""Who enters the engine in a step: the one admission act, and the order in which it is tried.
+
+Knows the discipline, the fronts of the classes (`scheduling.claims`), slots, blocks and the step's room. Does not know
+tokens, time's source, or how a step is ordered. Works for `scheduling.batch.BatchScheduler`, on its state.
+
+**One act.** A request gets its sequence slot, its blocks (prompt now, predicted growth promised) and room in the step
+together, or it gets nothing and stays in front of its class. Its cost was charged when the discipline picked it. So
+nothing is ever half admitted: no slot is held by a request that waits for blocks, no blocks by one that waits for a
+slot.
+
+**Late binding.** The discipline is asked only while a slot and room in the step are left. What is picked early stays
+picked, and a more urgent arrival then has to pass it.
+
+Order: strict classes first, their fronts before their newcomers; then the same for all others. Strict first also
+between fronts, or a batch request that waited for blocks would take those that a strict newcomer needs.
+"""
+
+from kvcache.manager import KVCacheManager
+from scheduling.claims import Claims
+from scheduling.index import Index
+from scheduling.limits import BatchLimits
+from scheduling.priority import PriorityClass
+from scheduling.qdisc import Qdisc, Room
+from scheduling.running import RunningSequence, RunningSet
+from scheduling.staging_window import StagingWindow
+from scheduling.state import RequestState
+from scheduling.step_order import StepBudget
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    def __init__(
+        self,
+        *,
+        qdisc: Qdisc,
+        index: Index,
+        kv: KVCacheManager,
+        limits: BatchLimits,
+        running: RunningSet,
+        claims: Claims,
+        window: StagingWindow,
+        strict_classes: frozenset[PriorityClass],
+    ) -> None:
+        self._qdisc = qdisc
+        self._index = index
+        self._kv = kv
+        self._limits = limits
+        self._running = running
+        self._claims = claims
+        self._window = window
+        self._strict_classes = strict_classes
+        self._not_strict = Room()
+        for priority in PriorityClass:
+            if priority not in strict_classes:
+                self._not_strict = self._not_strict.without(priority)
+        self._first_admissions = 0
+        self._readmissions = 0
+
+    @property
+    def first_admissions(self) -> int:
+        return self._first_admissions
+
+    @property
+    def readmissions(self) -> int:
+        """Of sequences that were preempted."""
+        return self._readmissions
+
+    def admit(self, budget: StepBudget, now: float, *, may_dispatch: bool, strict_only: bool) -> tuple[int, ...]:
+        """Admit what fits, and return the rows.
+
+        Without `may_dispatch` only preempted sequences come back: they have begun to answer, and must end.
+        """
+        admitted: list[int] = []
+        for strict in (True, False):
+            if strict and not self._strict_classes:
+                continue
+            if strict_only and not strict:
+                break
+            self._admit_fronts(strict, budget, may_dispatch, admitted)
+            if may_dispatch:
+                self._admit_newcomers(strict, budget, now, admitted)
+        return tuple(admitted)
+
+    # --- in which order -------------------------------------------------------------------------------------------
+
+    def _admit_fronts(self, strict: bool, budget: StepBudget, may_dispatch: bool, admitted: list[int]) -> None:
+        claims = self._claims
+        for priority in claims.waiting(with_heads=may_dispatch):
+            if (priority in self._strict_classes) != strict:
+                continue
+            while (sequence := claims.first_preempted(priority)) is not None:
+                if not claims.may_go(priority, may_dispatch) or not self._enter(sequence, budget):
+                    break
+                claims.drop_preempted(sequence)
+                self._readmissions += 1
+                admitted.append(sequence.row)
+            head = claims.head(priority) if may_dispatch and sequence is None else None
+            if head is not None and claims.may_go(priority) and self._enter_claimed(head, priority, budget):
+                claims.drop_head(priority)
+                admitted.append(head)
+
+    def _admit_newcomers(self, strict: bool, budget: StepBudget, now: float, admitted: list[int]) -> None:
+        """Take rows from the discipline. One that can't enter becomes its class's reserved head."""
+        # A strict request that waits here for a slot, or as a front for blocks, is what will trigger preemption
+        # for it: the room is made before this loop, by `choose_victim`'s key.
+        while len(self._running) < self._limits.max_sequences and budget.has_room(strict):
+            room = self._claims.room()
+            if strict:
+                room = Room(room.blocked | self._not_strict.blocked)
+            row = self._qdisc.dequeue(now, room)
+            if row is None:
+                return
+            priority = self._index.service_of(row)
+            assert room.admits(priority), f"the discipline gave row {row} of {priority!r}, which has no room"
+            self._index.move(row, RequestState.CLAIMED)
+            if self._enter_claimed(row, priority, budget):
+                admitted.append(row)
+            else:
+                self._claims.reserve(priority, row)
+
+    # --- the act --------------------------------------------------------------------------------------------------
+
+    def _enter_claimed(self, row: int, priority: PriorityClass, budget: StepBudget) -> bool:
+        if not self._window.is_staged(row):
+            return False
+        sequence = RunningSequence(
+            row=row,
+            service=priority,
+            strict=priority in self._strict_classes,
+            order=self._first_admissions,
+            prompt_tokens=self._index.prompt_tokens[row],
+            max_output_tokens=self._window.output_limit(row),
+            predicted_output_tokens=self._index.output_tokens[row],
+        )
+        if not self._enter(sequence, budget):
+            return False
+        self._first_admissions += 1
+        self._window.leave(row)
+        self._index.move(row, RequestState.PREFILL)
+        return True
+
+    def _enter(self, sequence: RunningSequence, budget: StepBudget) -> bool:
+        """Slot, blocks and room in the step: all, or False and nothing has changed."""
+        if len(self._running) >= self._limits.max_sequences or not budget.has_room(sequence.strict):
+            return False
+        expected = sequence.expected_tokens
+        if sequence.preemptions:
+            # Past its prediction it would come back without a block to grow into, and be preempted again at once.
+            expected = max(expected, sequence.known_tokens + self._kv.block_size)
+        allocation = self._kv.allocate(
+            sequence.row,
+            sequence.known_tokens,
+            owner_class=sequence.service,
+            predicted_tokens=min(expected, self._limits.context_tokens),
+        )
+        if allocation is None:
+            return False
+        sequence.computed_tokens = allocation.cached_tokens
+        self._running.add(sequence)
+        budget.take(sequence)
+        self._claims.admitted(sequence.service)
+        return True

@@ -1,0 +1,366 @@
+"""The batch scheduler: from waiting rows to the plan of the next step, and back from a step to the books.
+
+Knows rows, token counts, blocks by number, and the queueing discipline. Does not know token ids, tensors, Kafka or the
+clock: `now` is an argument, in seconds of one monotonic clock.
+
+A turn of the engine is `enqueue`, `staged`, `cancel` as messages come, then `expire` → `to_stage` → `schedule` → the
+forward → `settle`. A plan is settled or dropped: the next `schedule` plans its chunks again, onto the same KV.
+`schedule` claims rows that are not staged yet, so `to_stage` may have something new after it: ask before sleeping.
+
+Who owns what: this class alone moves a row from state to state and changes a running sequence. Blocks are the KV
+manager's, order and charges the discipline's. It tells of every end (`expire`, `take_impossible`, or the caller's own
+`settle`, `cancel`, `fail`), and the caller then releases the row. A dequeued row is settled with the discipline
+exactly once, whatever ends it.
+
+Work a turn is over what runs, and over the few fronts of the classes; never over what waits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcache.manager import KVCacheManager
+from scheduling.admission import Admission
+from scheduling.claims import Claims
+from scheduling.cost import CostModel
+from scheduling.deadlines import Deadlines
+from scheduling.index import Index
+from scheduling.ledger import Cause
+from scheduling.length import LengthPredictor
+from scheduling.limits import BatchLimits, LimitsError
+from scheduling.plan import Outcome, StepPlan
+from scheduling.preemption import choose_victim
+from scheduling.priority import PriorityClass
+from scheduling.qdisc import Qdisc
+from scheduling.running import RunningSequence, RunningSet
+from scheduling.staging_window import StagingWindow
+from scheduling.state import RequestState
+from scheduling.step_order import StepBudget, StepLoad, order_step
+from scheduling.step_time import StepTimeStatistics, StepTimeTracker
+
+__all__ = ["BatchScheduler", "BatchStatistics"]
+
+_NOT_ADMITTED = (RequestState.WAITING, RequestState.STAGED, RequestState.CLAIMED)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    queued: int
+    """In the discipline, staged or not."""
+    claimed: int
+    """Reserved heads: picked, not admitted."""
+    staging: int
+    """With the staging thread."""
+    staged: int
+    """Tokenised, not admitted."""
+    running: int
+    """Hold a slot and blocks."""
+    preempted: int
+    """Admitted before, waiting for blocks to go on."""
+    steps: int
+    prefill_tokens: int
+    """Computed, recomputation included."""
+    decode_tokens: int
+    """Computed by decodes."""
+    admitted: int
+    readmitted: int
+    backfills: int
+    """Admissions past a more urgent class's front."""
+    preemptions: int
+    lost_tokens: int
+    """Computed and given up by preemption."""
+    expired: int
+    impossible: int
+    step_time: StepTimeStatistics
+
+
+class BatchScheduler:
+    """Raises `LimitsError` if the pool can't hold one longest request."""
+
+    def __init__(
+        self,
+        *,
+        qdisc: Qdisc,
+        index: Index,
+        kv: KVCacheManager,
+        limits: BatchLimits,
+        step_time: StepTimeTracker,
+        cost: CostModel,
+        lengths: LengthPredictor,
+        strict_classes: frozenset[PriorityClass],
+    ) -> None:
+        if kv.capacity_tokens < limits.context_tokens:
+            raise LimitsError(
+                f"the KV pool holds {kv.num_blocks} blocks × {kv.block_size} tokens = {kv.capacity_tokens} tokens, "
+                f"less than one longest request (context_tokens = {limits.context_tokens}): give it "
+                f"{kv.blocks_for(limits.context_tokens)} blocks or lower the context"
+            )
+        self._qdisc = qdisc
+        self._index = index
+        self._kv = kv
+        self._limits = limits
+        self._step_time = step_time
+        self._cost = cost
+        self._lengths = lengths
+        self._running = RunningSet()
+        self._claims = Claims(limits.backfill_limit)
+        self._window = StagingWindow(index, qdisc, limits, strict_classes)
+        self._deadlines = Deadlines(self._still_due)
+        self._admission = Admission(
+            qdisc=qdisc,
+            index=index,
+            kv=kv,
+            limits=limits,
+            running=self._running,
+            claims=self._claims,
+            window=self._window,
+            strict_classes=strict_classes,
+        )
+        self._plan: StepPlan | None = None
+        """The plan that may be settled."""
+        self._load = StepLoad(0, 0, 0)
+        """Its load."""
+        self._impossible: list[int] = []
+        self._may_dispatch = True
+        self._steps = self._prefill_tokens = self._decode_tokens = 0
+        self._preemptions = self._lost_tokens = 0
+        self._expired = self._impossible_ever = 0
+
+    # --- requests come --------------------------------------------------------------------------------------------
+
+    def enqueue(self, row: int, now: float) -> None:
+        """A new row of the index, in state WAITING."""
+        assert self._index.state_of(row) is RequestState.WAITING, f"row {row} is {self._index.state_of(row).name}"
+        self._deadlines.add(row, self._index.hard_deadline_s[row])
+        self._qdisc.enqueue(row, now)
+
+    def to_stage(self, now: float) -> list[int]:
+        """Rows to hand to the staging thread now, claimed ones first; each is handed out once."""
+        return self._window.to_stage(self._claims.heads())
+
+    def staged(self, row: int, prompt_tokens: int, max_output_tokens: int, now: float) -> None:
+        """The row's tokens are made: from here on its true prompt counts, and its output is predicted anew.
+
+        A request that fits into no step and no pool is FAILED at once and named by `take_impossible`.
+        """
+        index = self._index
+        assert min(prompt_tokens, max_output_tokens) > 0, f"{row=}, {prompt_tokens=}, {max_output_tokens=}"
+        if prompt_tokens + 1 > self._limits.context_tokens:
+            self._end(row, RequestState.FAILED, now)
+            self._impossible.append(row)
+            self._impossible_ever += 1
+            return
+        max_output_tokens = min(max_output_tokens, self._limits.context_tokens - prompt_tokens)
+        self._window.staged(row, max_output_tokens)
+        output_tokens = self._lengths.predict(index.origin_of(row), index.tenant_name(row), max_output_tokens)
+        charged = self._cost.prompt_of(index, row)
+        index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        if index.state[row] == RequestState.WAITING:
+            index.move(row, RequestState.STAGED)
+        else:
+            # Claimed: the discipline charged the estimate when it picked the row.
+            self._qdisc.charge(row, self._cost.prompt_of(index, row) - charged, now, Cause.PROMPT)
+
+    def staging_failed(self, row: int, now: float) -> None:
+        """The staging thread refused the row: it is FAILED, and the caller answers it."""
+        assert self._window.is_handed_out(row), f"row {row} was not handed out to be staged"
+        self._end(row, RequestState.FAILED, now)
+
+    # --- a step ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, now: float, may_dispatch: bool = True) -> StepPlan | None:
+        """The next step; None if there is nothing to run now.
+
+        Without `may_dispatch` (the outbox is full, the worker drains) nothing new starts; what was admitted goes on,
+        preempted sequences included.
+        """
+        self._may_dispatch = may_dispatch
+        preempted = self._grow_decodes(now)
+        budget = StepBudget(self._running, self._limits, self._step_time)
+        # A step that had to evict somebody has no block to spare for anybody who is not strict.
+        admitted = self._admission.admit(budget, now, may_dispatch=may_dispatch, strict_only=bool(preempted))
+        chunks, load = order_step(self._running, self._limits, self._step_time)
+        if not chunks:
+            assert not preempted, f"rows {preempted} were preempted for nobody"
+            self._plan = None
+            return None
+        predicted_s = self._step_time.predict(load.prefill_tokens, load.decode_sequences, load.context_tokens)
+        self._load = load
+        self._plan = StepPlan(chunks, admitted, preempted, predicted_s)
+        return self._plan
+
+    def settle(self, plan: StepPlan, outcomes: Sequence[Outcome], measured_s: float, now: float) -> None:
+        """The plan has run in `measured_s` seconds. One outcome for each chunk that sampled a token."""
+        assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"
+        self._plan = None
+        ended = {outcome.row: outcome.ended for outcome in outcomes}
+        token_cost = self._cost.output(1)
+        for chunk in plan.chunks:
+            sequence = self._running[chunk.row]
+            sequence.computed_tokens += chunk.tokens
+            if not chunk.samples:
+                continue
+            assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
+            sequence.output_tokens += 1
+            self._qdisc.charge(chunk.row, token_cost, now)
+            state = ended.pop(chunk.row)
+            if state is not None:
+                self._end(chunk.row, state, now)
+                continue
+            assert sequence.output_tokens < sequence.max_output_tokens, f"{sequence} goes on past its limit"
+            if not sequence.decoding:
+                sequence.decoding = True
+                self._index.move(chunk.row, RequestState.DECODE)
+        assert not ended, f"rows {list(ended)} have an outcome and sampled nothing"
+        load = self._load
+        self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
+        self._steps += 1
+        self._prefill_tokens += load.prefill_tokens
+        self._decode_tokens += load.decode_sequences
+
+    def _grow_decodes(self, now: float) -> tuple[int, ...]:
+        """A block for each decode whose next token needs one; the rows that had to make room, possibly itself."""
+        preempted: list[int] = []
+        decoding = [sequence for sequence in self._running if sequence.decoding]
+        decoding.sort(key=_urgency)  # the most urgent take what is free; stable, so then in order of admission
+        for sequence in decoding:
+            while sequence.decoding and not self._kv.grow(sequence.row, sequence.known_tokens):
+                victim = choose_victim(self._running, sequence)
+                assert len(self._running) > 1, f"{victim} has the pool alone and needs more"
+                # What is computed twice is paid by who needed the block, not by who lost it.
+                extra = self._cost.prompt(victim.computed_tokens)
+                self._qdisc.charge(sequence.row, extra, now, Cause.PREEMPTION)
+                self._preempt(victim)
+                preempted.append(victim.row)
+        return tuple(preempted)
+
+    def _preempt(self, victim: RunningSequence) -> None:
+        self._preemptions += 1
+        self._lost_tokens += victim.computed_tokens
+        self._kv.release(victim.row)
+        self._running.remove(victim)
+        if victim.decoding:
+            self._index.move(victim.row, RequestState.PREFILL)
+        victim.give_up()
+        self._claims.put_back(victim)
+
+    # --- requests end ---------------------------------------------------------------------------------------------
+
+    def cancel(self, row: int, now: float) -> None:
+        """End a request that has not ended, wherever it is. The caller releases the row."""
+        self._end(row, RequestState.CANCELLED, now)
+
+    def fail(self, row: int, now: float) -> None:
+        """The same, for a fault: state FAILED."""
+        self._end(row, RequestState.FAILED, now)
+
+    def expire(self, now: float) -> list[int]:
+        """End waiting requests whose hard deadline has passed: state EXPIRED; the caller answers and releases them.
+
+        At most `limits.expiries_a_call` of them; the rest in the next call, for which `next_event` is due at once.
+        """
+        rows: list[int] = []
+        while len(rows) < self._limits.expiries_a_call and (row := self._deadlines.take_passed(now)) is not None:
+            self._end(row, RequestState.EXPIRED, now)
+            rows.append(row)
+        self._expired += len(rows)
+        return rows
+
+    def take_impossible(self) -> list[int]:
+        """Rows that can never run, since the last call: FAILED; the caller answers and releases them."""
+        rows, self._impossible = self._impossible, []
+        return rows
+
+    def _end(self, row: int, state: RequestState, now: float) -> None:
+        """The one way out: let go of what the row holds, wherever it is, and move it to a terminal state."""
+        before = self._index.state_of(row)
+        if before in (RequestState.WAITING, RequestState.STAGED):
+            self._qdisc.cancel(row, now)
+        elif before is RequestState.CLAIMED:
+            self._claims.drop_head(self._index.service_of(row))
+            self._qdisc.settle(row, now, refund=self._cost.prompt_of(self._index, row))
+        else:
+            sequence = self._leave_engine(row)
+            never_computed = max(0, sequence.prompt_tokens - sequence.most_computed_tokens)
+            self._qdisc.settle(row, now, refund=self._cost.prompt(never_computed))
+        self._window.leave(row)
+        self._index.move(row, state)
+
+    def _leave_engine(self, row: int) -> RunningSequence:
+        """Take an admitted row's slot and blocks, or its place among the preempted."""
+        sequence = self._running.get(row)
+        if sequence is not None:
+            self._running.remove(sequence)
+            self._kv.release(row)
+            # A plan that names the row is void.
+            self._plan = None
+            return sequence
+        sequence = self._claims.preempted(row)
+        assert sequence is not None, f"row {row} is {self._index.state_of(row).name} and is nowhere"
+        self._claims.drop_preempted(sequence)
+        return sequence
+
+    def _still_due(self, row: int, deadline_s: float) -> bool:
+        return self._index.state[row] in _NOT_ADMITTED and self._index.hard_deadline_s[row] == deadline_s
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request that was enqueued has not ended."""
+        return len(self._qdisc) + len(self._running) > 0 or bool(self._claims.waiting(with_heads=True))
+
+    def next_event(self, now: float) -> float | None:
+        """When `schedule` or `expire` may have something that they don't have now, if no message comes before."""
+        due = self._deadlines.next_due()
+        # Without leave to dispatch nothing that the discipline lets go can start.
+        eligible = self._qdisc.next_event(now) if self._may_dispatch else None
+        return min((time for time in (due, eligible) if time is not None), default=None)
+
+    def statistics(self) -> BatchStatistics:
+        return BatchStatistics(
+            queued=len(self._qdisc),
+            claimed=len(self._claims.heads()),
+            staging=self._window.handed_out,
+            staged=self._window.staged_rows,
+            running=len(self._running),
+            preempted=self._claims.preempted_count,
+            steps=self._steps,
+            prefill_tokens=self._prefill_tokens,
+            decode_tokens=self._decode_tokens,
+            admitted=self._admission.first_admissions,
+            readmitted=self._admission.readmissions,
+            backfills=self._claims.backfills,
+            preemptions=self._preemptions,
+            lost_tokens=self._lost_tokens,
+            expired=self._expired,
+            impossible=self._impossible_ever,
+            step_time=self._step_time.statistics(),
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that states, slots, blocks and the discipline tell one story. Linear in everything."""
+        index = self._index
+        self._running.check_integrity()
+        self._claims.check_integrity()
+        self._window.check_integrity()
+        self._kv.check_integrity()
+        self._qdisc.check_integrity()
+        assert len(self._running) <= self._limits.max_sequences, f"{len(self._running)} sequences run"
+        assert self._kv.statistics().tables == len(self._running), "blocks are held by somebody who doesn't run"
+        for sequence in self._running:
+            expected = RequestState.DECODE if sequence.decoding else RequestState.PREFILL
+            assert index.state_of(sequence.row) is expected, f"{sequence} is {index.state_of(sequence.row).name}"
+            assert self._kv.holds(sequence.row), f"{sequence} runs without blocks"
+        for head in self._claims.heads():
+            assert index.state_of(head) is RequestState.CLAIMED, f"head {head} is {index.state_of(head).name}"
+        by_state = {state: sum(index.count(priority, state) for priority in PriorityClass) for state in RequestState}
+        assert by_state[RequestState.CLAIMED] == len(self._claims.heads()), "a claimed row is no head"
+        assert by_state[RequestState.WAITING] + by_state[RequestState.STAGED] == len(self._qdisc), (
+            f"{by_state}, but {len(self._qdisc)} are queued"
+        )
+        admitted = by_state[RequestState.PREFILL] + by_state[RequestState.DECODE]
+        assert admitted == len(self._running) + self._claims.preempted_count, f"{by_state} don't add up"
+
+
+def _urgency(sequence: RunningSequence) -> tuple[bool, int]:
+    return not sequence.strict, sequence.service

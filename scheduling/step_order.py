@@ -1,0 +1,104 @@
+"""Who computes how many tokens in one step: the order, the token budget and the cap in milliseconds.
+
+Knows running sequences and the step-time model. Does not know blocks or waiting requests, and changes nothing.
+
+Order: strict decode, strict prefill, other decode, other prefill; within a group, the order of admission. Decodes
+take one token each and always fit (`max_sequences` ≤ `step_tokens`), so no running request's stream ever pauses for
+somebody's prompt. Prompts share what is left, as chunks (Sarathi-Serve, Agrawal et al., OSDI 2024): a long prompt
+costs others a longer step, up to the cap, instead of a stop. First in, first computed: dividing the rest evenly would
+finish every prompt late, and a rule by length would starve the long ones.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduling.limits import BatchLimits
+from scheduling.plan import Chunk
+from scheduling.running import RunningSequence
+from scheduling.step_time import StepTimeModel
+
+__all__ = ["StepBudget", "StepLoad", "order_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """A step in the figures of the step-time model."""
+
+    prefill_tokens: int
+    decode_sequences: int
+    context_tokens: int
+    """Sum of the chunks' ends: the KV tokens they look at."""
+
+
+class StepBudget:
+    """How much of the coming step's room for prompts nobody has claimed yet: what an admission has to find.
+
+    Strict prompts go first, so only other strict ones take room from them; another prompt finds what all leave.
+    """
+
+    def __init__(self, running: Iterable[RunningSequence], limits: BatchLimits, step_time: StepTimeModel) -> None:
+        decodes = context = 0
+        self._strict = self._all = 0
+        for sequence in running:
+            if sequence.decoding:
+                decodes += 1
+                context += sequence.known_tokens
+            else:
+                self.take(sequence)
+        within = step_time.prefill_tokens_within(limits.step_max_s, 0, decodes, context)
+        self._room = min(limits.step_tokens - decodes, max(within, limits.prefill_floor_tokens))
+
+    def take(self, sequence: RunningSequence) -> None:
+        """A prompt that is computed in this step, as far as it goes."""
+        self._all += sequence.remaining_tokens
+        if sequence.strict:
+            self._strict += sequence.remaining_tokens
+
+    def has_room(self, strict: bool) -> bool:
+        return self._room > (self._strict if strict else self._all)
+
+
+def order_step(
+    running: Iterable[RunningSequence], limits: BatchLimits, step_time: StepTimeModel
+) -> tuple[tuple[Chunk, ...], StepLoad]:
+    """The chunks of the next step and their load. No chunks if nothing runs, at least one otherwise."""
+    groups: tuple[list[RunningSequence], ...] = ([], [], [], [])
+    decodes = context = 0
+    for sequence in running:
+        if sequence.decoding:
+            decodes += 1
+            context += sequence.known_tokens
+        groups[(0 if sequence.strict else 2) + (not sequence.decoding)].append(sequence)
+    assert decodes <= limits.step_tokens, f"{decodes} decodes don't fit into {limits.step_tokens} tokens"
+    prefill = 0
+    chunks: list[Chunk] = []
+    for group in groups:
+        for sequence in group:
+            if sequence.decoding:
+                chunks.append(Chunk(sequence.row, sequence.computed_tokens, 1, samples=True, decode=True))
+                continue
+            tokens = _prompt_share(sequence, StepLoad(prefill, decodes, context), limits, step_time)
+            if tokens == 0:
+                break
+            chunks.append(_prompt_chunk(sequence, tokens))
+            prefill += tokens
+            context += sequence.computed_tokens + tokens
+    return tuple(chunks), StepLoad(prefill, decodes, context)
+
+
+def _prompt_share(sequence: RunningSequence, load: StepLoad, limits: BatchLimits, step_time: StepTimeModel) -> int:
+    """Tokens of the prompt that fit beside `load`; 0 if the step is full."""
+    fit = step_time.prefill_tokens_within(
+        limits.step_max_s,
+        load.prefill_tokens,
+        load.decode_sequences,
+        load.context_tokens + sequence.computed_tokens,
+    )
+    fit = max(fit, limits.prefill_floor_tokens - load.prefill_tokens)
+    tokens_left = limits.step_tokens - load.decode_sequences - load.prefill_tokens
+    return min(sequence.remaining_tokens, fit, tokens_left)
+
+
+def _prompt_chunk(sequence: RunningSequence, tokens: int) -> Chunk:
+    start = sequence.computed_tokens
+    return Chunk(sequence.row, start, tokens, samples=start + tokens == sequence.known_tokens, decode=False)

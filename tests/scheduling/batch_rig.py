@@ -1,0 +1,217 @@
+"""A batch scheduler on a small index, a small pool and a plain discipline, with an engine that answers in tokens.
+
+The discipline here is the simplest that keeps the protocol: classes in strict order, first in, first out inside. It
+remembers every charge, so that tests can add them up.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from kvcache.manager import KVCacheManager
+from scheduling.batch import BatchScheduler
+from scheduling.cost import CostModel
+from scheduling.index import Index
+from scheduling.ledger import Cause
+from scheduling.limits import BatchLimits
+from scheduling.plan import Outcome, StepPlan
+from scheduling.priority import PriorityClass
+from scheduling.qdisc import EVERYTHING, QdiscStatistics, Room
+from scheduling.state import RequestState
+from scheduling.step_time import LinearStepTime, StepTimeTracker
+
+P0, P1, P2, P3 = PriorityClass
+
+
+class PlainDiscipline:
+    def __init__(self, index: Index, cost: CostModel) -> None:
+        self.index = index
+        self.cost = cost
+        self.queues: dict[PriorityClass, deque[int]] = {priority: deque() for priority in PriorityClass}
+        self.in_flight: set[int] = set()
+        self.charged: Counter[int] = Counter()
+        self.caused: Counter[int] = Counter()
+        """Of what is charged, the extra work of preemptions."""
+        self.settled: Counter[int] = Counter()
+        self.next_time: float | None = None
+
+    def enqueue(self, row: int, now: float) -> None:
+        self.queues[self.index.service_of(row)].append(row)
+
+    def peek(self, now: float, room: Room = EVERYTHING) -> int | None:
+        for priority, queue in self.queues.items():
+            if queue and room.admits(priority):
+                return queue[0]
+        return None
+
+    def dequeue(self, now: float, room: Room = EVERYTHING) -> int | None:
+        row = self.peek(now, room)
+        if row is not None:
+            self.queues[self.index.service_of(row)].popleft()
+            self.in_flight.add(row)
+            self.charged[row] = self.cost.prompt_of(self.index, row)
+        return row
+
+    def upcoming(self, limit: int, skip: frozenset[PriorityClass] = frozenset()) -> list[int]:
+        rows = [
+            row
+            for priority, queue in self.queues.items()
+            if priority not in skip
+            for row in queue
+            if self.index.state[row] == RequestState.WAITING
+        ]
+        return rows[:limit]
+
+    def charge(self, row: int, cost: int, now: float, cause: Cause = Cause.OUTPUT) -> None:
+        assert row in self.in_flight, f"row {row} is charged and was not dequeued"
+        self.charged[row] += cost
+        if cause is Cause.PREEMPTION:
+            self.caused[row] += cost
+
+    def settle(self, row: int, now: float, refund: int = 0) -> None:
+        self.in_flight.remove(row)
+        self.settled[row] += 1
+        self.charged[row] -= refund
+
+    def requeue(self, row: int, now: float) -> None:
+        self.in_flight.remove(row)
+        self.queues[self.index.service_of(row)].appendleft(row)
+
+    def cancel(self, row: int, now: float) -> None:
+        self.queues[self.index.service_of(row)].remove(row)
+
+    def next_event(self, now: float) -> float | None:
+        return self.next_time
+
+    def statistics(self) -> QdiscStatistics:
+        return QdiscStatistics({}, 0, 0)
+
+    def check_integrity(self) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return sum(map(len, self.queues.values()))
+
+
+class LongestAnswer:
+    """Predicts what it is told to; otherwise the limit."""
+
+    def __init__(self) -> None:
+        self.output_tokens: int | None = None
+
+    def predict(self, priority: PriorityClass, tenant: str, max_tokens: int) -> int:
+        return max_tokens if self.output_tokens is None else min(self.output_tokens, max_tokens)
+
+
+FLAT = LinearStepTime(fixed_s=0.01, per_prefill_token_s=0.001, per_decode_sequence_s=0.001, per_context_token_s=0.0)
+
+
+class Rig:
+    """A scheduler and everything under it. Rows end after their `answers`, whatever limit they gave."""
+
+    def __init__(
+        self,
+        *,
+        blocks: int = 64,
+        block_size: int = 4,
+        strict: Iterable[PriorityClass] = (P0,),
+        step_time: LinearStepTime = FLAT,
+        **limits: object,
+    ) -> None:
+        defaults: dict[str, object] = {"context_tokens": 100, "max_sequences": 4, "step_tokens": 32, "staged_rows": 16}
+        self.limits = BatchLimits(**(defaults | limits))
+        self.index = Index(capacity=4096, initial_rows=16)
+        self.cost = CostModel()
+        self.qdisc = PlainDiscipline(self.index, self.cost)
+        self.kv = KVCacheManager(blocks, block_size)
+        self.lengths = LongestAnswer()
+        self.tracker = StepTimeTracker(step_time)
+        self.scheduler = BatchScheduler(
+            qdisc=self.qdisc,
+            index=self.index,
+            kv=self.kv,
+            limits=self.limits,
+            step_time=self.tracker,
+            cost=self.cost,
+            lengths=self.lengths,
+            strict_classes=frozenset(strict),
+        )
+        self.now = 0.0
+        self.answers: dict[int, int] = {}
+        self.produced: Counter[int] = Counter()
+
+    def add(
+        self,
+        priority: PriorityClass = P2,
+        *,
+        estimate: int = 8,
+        deadline_s: float = float("inf"),
+        tenant: str = "t",
+    ) -> int:
+        row = self.index.add(
+            origin=priority,
+            tenant=tenant,
+            flow="f",
+            prompt_tokens=estimate,
+            output_tokens=4,
+            arrival_s=self.now,
+            hard_deadline_s=deadline_s,
+        )
+        self.scheduler.enqueue(row, self.now)
+        return row
+
+    def stage(self, row: int, prompt: int, answer: int = 4, max_output: int | None = None) -> None:
+        """The staging thread comes back with a row that was handed out."""
+        self.answers[row] = answer
+        self.scheduler.staged(row, prompt, answer if max_output is None else max_output, self.now)
+
+    def add_staged(
+        self, priority: PriorityClass = P2, prompt: int = 8, answer: int = 4, max_output: int | None = None
+    ) -> int:
+        row = self.add(priority, estimate=prompt)
+        assert row in self.scheduler.to_stage(self.now), "the staging window is full"
+        self.stage(row, prompt, answer, max_output)
+        return row
+
+    def schedule(self, may_dispatch: bool = True) -> StepPlan | None:
+        plan = self.scheduler.schedule(self.now, may_dispatch)
+        self.scheduler.check_integrity()
+        return plan
+
+    def settle(self, plan: StepPlan, measured_s: float | None = None) -> list[int]:
+        """Run a plan; the rows that ended."""
+        outcomes = []
+        for chunk in plan.chunks:
+            if chunk.samples:
+                self.produced[chunk.row] += 1
+                last = self.produced[chunk.row] >= self.answers[chunk.row]
+                outcomes.append(Outcome(chunk.row, RequestState.FINISHED if last else None))
+        measured_s = plan.predicted_s if measured_s is None else measured_s
+        self.now += measured_s
+        self.scheduler.settle(plan, outcomes, measured_s, self.now)
+        self.scheduler.check_integrity()
+        return [outcome.row for outcome in outcomes if outcome.ended is not None]
+
+    def step(self, may_dispatch: bool = True) -> StepPlan:
+        plan = self.schedule(may_dispatch)
+        assert plan is not None, "nothing to run"
+        self.settle(plan)
+        return plan
+
+    def drain(self, steps: int = 1000) -> list[StepPlan]:
+        """Step until nothing runs."""
+        plans = []
+        for _ in range(steps):
+            plan = self.schedule()
+            if plan is None:
+                return plans
+            self.settle(plan)
+            plans.append(plan)
+        raise AssertionError(f"still running after {steps} steps")
+
+    def state(self, row: int) -> RequestState:
+        return self.index.state_of(row)
+
+    def forget(self, row: int) -> None:
+        self.index.release(row)
+        self.answers.pop(row, None)
+        self.produced.pop(row, None)
