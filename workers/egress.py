@@ -4,8 +4,8 @@ Knows text (detokenising is done here, not in the step), when a delta is due, an
 offsets or the engine's state. Runs on the event loop.
 
 One delta record is not one token: the first goes at once, later ones by time and size (`EgressConfig`). When the
-broker is slow, `DeltaProducer.send` waits, the outbox coalesces what the engine adds meanwhile, and when the terminal
-replies pile up there the engine dispatches nothing new.
+broker is slow and the delta producer has no room, streams coalesce; when terminal replies pile up undelivered, the
+outbox is full and the engine dispatches nothing new.
 """
 
 import asyncio
@@ -26,18 +26,9 @@ from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody, error_body
 from workers.reply_stream import ReplyStream
 from workers.request import Arrival, Ending, FinishReason
-from workers.terminal_writer import Terminal, TerminalWriter
+from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
 
-__all__ = ["Egress", "ReplyTopics"]
-
-
-class ReplyTopics:
-    """Where replies go when nothing else is asked for."""
-
-    def __init__(self, deltas: str, replies: str, dead_letters: str) -> None:
-        self.deltas = deltas
-        self.replies = replies
-        self.dead_letters = dead_letters
+__all__ = ["Egress"]
 
 
 class Egress:
@@ -83,11 +74,7 @@ class Egress:
             publications = self._outbox.take_all()
             for publication in publications:
                 await self._publish(publication)
-            now_s = time.monotonic()
-            for stream in list(self._streams.values()):
-                due_s = stream.due_s(self._interval_s, self._max_tokens)
-                if due_s is not None and due_s <= now_s:
-                    await self._send_delta(stream, finish_reason=None)
+            await self._send_due()
             if self._closing and not publications:
                 return
 
@@ -124,6 +111,18 @@ class Egress:
         except TimeoutError:
             return  # a delta is due
 
+    async def _send_due(self) -> None:
+        now_s = time.monotonic()
+        for stream in self._streams.values():
+            due_s = stream.due_s(self._interval_s, self._max_tokens)
+            if due_s is not None and due_s <= now_s:
+                # Without room the texts grow together, and all are sent when there is some.
+                if not self._deltas.has_room:
+                    await self._deltas.wait_for_room()
+                    return self._news.set()
+                self._send_delta(stream, finish_reason=None)
+        return None
+
     async def _publish(self, publication: Publication) -> None:
         arrival, prepared = publication.arrival, publication.prepared
         if arrival.epoch <= self._revoked.get((arrival.id.topic, arrival.id.partition), 0):
@@ -143,12 +142,12 @@ class Egress:
         context = self._context(arrival.headers.reply_address, arrival)
         return ReplyStream(arrival, prepared, detokenizer, context, ReplyBody(arrival.headers.request_id, prepared))
 
-    async def _send_delta(self, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
+    def _send_delta(self, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
         first = not stream.started
         part = stream.next_delta(time.monotonic())
         value = stream.body.chunk(part.text, first=first, finish_reason=finish_reason)
         record = stream.context.delta(value, seq=part.seq, token_ids=part.token_ids)
-        stream.last_acknowledgement = await self._deltas.send(record)
+        stream.last_acknowledgement = self._deltas.send(record)
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
@@ -181,13 +180,15 @@ class Egress:
         )
 
     async def _send_last_deltas(self, stream: ReplyStream, ending: Ending, reason: FinishReason) -> None:
-        await self._send_delta(stream, reason)
+        while not self._deltas.has_room:
+            await self._deltas.wait_for_room()
+        self._send_delta(stream, reason)
         if stream.prepared.include_usage:
             part = stream.next_delta(time.monotonic())
             value = stream.body.usage_chunk(prompt_tokens=ending.prompt_tokens, output_tokens=ending.output_tokens)
-            stream.last_acknowledgement = await self._deltas.send(
-                stream.context.delta(value, seq=part.seq, token_ids=())
-            )
+            while not self._deltas.has_room:
+                await self._deltas.wait_for_room()
+            stream.last_acknowledgement = self._deltas.send(stream.context.delta(value, seq=part.seq, token_ids=()))
 
     def _context(self, address: ReplyAddress, arrival: Arrival | None = None) -> ReplyContext:
         headers = None if arrival is None else arrival.headers
