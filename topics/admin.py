@@ -1,0 +1,127 @@
+"""The few questions and orders for a cluster that Headrace has: its topics, their settings, how many brokers.
+
+Knows aiokafka's admin client, whose objects never leave this module. Does not know which topics are wanted
+(`topics.catalogue`).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, for_code
+
+from topics.aiokafka_producer import KafkaUnavailableError
+from topics.kafka_settings import KafkaSettings
+
+__all__ = ["AdminError", "ClusterState", "KafkaAdmin", "TopicState"]
+
+_ALREADY_EXISTS = 36
+
+
+class AdminError(Exception):
+    """The cluster refused an order, or did not answer; with its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    name: str
+    partitions: int
+    replication_factor: int
+    """The lowest of its partitions."""
+    leaderless: int
+    """Partitions without a leader: they can't be read or written now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    brokers: int
+    """Alive."""
+    topics: Mapping[str, TopicState]
+    """Those that this client may see."""
+
+
+class KafkaAdmin:
+    """An async context manager. Every call has a deadline of `timeout_s` and raises `AdminError` past it."""
+
+    def __init__(self, settings: KafkaSettings, *, timeout_s: float = 15.0) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        """Raises `KafkaUnavailableError`."""
+        self._client = AIOKafkaAdminClient(**self._settings.client_arguments("admin"))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._client.start()
+        except (KafkaError, TimeoutError, OSError) as error:
+            await self._client.close()
+            raise KafkaUnavailableError(self._settings, error) from error
+        except BaseException:
+            await self._client.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def cluster(self) -> ClusterState:
+        # All topics rather than the wanted ones: asking for a topic by name creates it on a cluster that allows that.
+        topics = await self._ask("list the topics", self._client.describe_topics())
+        cluster = await self._ask("list the brokers", self._client.describe_cluster())
+        return ClusterState(
+            brokers=len(cluster["brokers"]),
+            topics={topic["topic"]: _topic_state(topic) for topic in topics if topic["error_code"] == 0},
+        )
+
+    async def create_topic(
+        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> bool:
+        """False if it exists already. Raises `AdminError`."""
+        topic = NewTopic(name, partitions, replication_factor, topic_configs=dict(configs))
+        answer = await self._ask(f"create the topic {name}", self._client.create_topics([topic]))
+        ((_, code, message),) = answer.topic_errors
+        if code == _ALREADY_EXISTS:
+            return False
+        if code:
+            raise AdminError(f"the topic {name} could not be created: {message or for_code(code).__name__}")
+        return True
+
+    async def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Topic → setting → value, defaults included."""
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        if not resources:
+            return {}
+        found: dict[str, dict[str, str]] = {}
+        for answer in await self._ask("read the topics' settings", self._client.describe_configs(resources)):
+            for code, message, _, name, entries in answer.resources:
+                if code:
+                    why = message or for_code(code).__name__
+                    raise AdminError(f"the settings of the topic {name} can't be read: {why}")
+                found[name] = {entry[0]: entry[1] for entry in entries}
+        return found
+
+    async def _ask(self, what: str, question: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await question
+        except TimeoutError as error:
+            raise AdminError(f"could not {what}: no answer within {self._timeout_s:g} s") from error
+        except (KafkaError, OSError) as error:
+            raise AdminError(f"could not {what}: {error!r}") from error
+
+
+def _topic_state(topic: Mapping[str, Any]) -> TopicState:
+    partitions = topic["partitions"]
+    return TopicState(
+        name=topic["topic"],
+        partitions=len(partitions),
+        replication_factor=min((len(partition["replicas"]) for partition in partitions), default=0),
+        leaderless=sum(partition["leader"] < 0 for partition in partitions),
+    )

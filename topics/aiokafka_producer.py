@@ -1,0 +1,83 @@
+"""Opening and closing aiokafka's producer, with deadlines.
+
+Knows aiokafka's insides as far as giving up a producer needs. Does not know what is sent (`topics.record_producer`).
+
+`AIOKafkaProducer.start()` and `stop()` wait without end while no broker answers (aiokafka#1101, #1039): the first
+for a producer id, the second for batches that an idempotent producer never gives up. Hence the deadlines, and
+`_abandon`, which touches private attributes; the broker tests that stop a broker under a producer hold it to
+aiokafka 0.14.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, ProducerClosed
+
+from topics.kafka_settings import KafkaSettings
+
+__all__ = ["KafkaUnavailableError", "close_producer", "open_producer"]
+
+logger = logging.getLogger(__name__)
+
+_ABANDON_STEP_S = 2.0
+
+
+class KafkaUnavailableError(Exception):
+    """No broker answered in time, or none let us in."""
+
+    def __init__(self, settings: KafkaSettings, cause: BaseException) -> None:
+        super().__init__(
+            f"no Kafka broker answered at {settings.bootstrap_servers} ({type(cause).__name__}: {cause}): check "
+            "bootstrap_servers and the security settings, and that the broker runs"
+        )
+
+
+async def open_producer(settings: KafkaSettings, role: str, *, timeout_s: float, **arguments: Any) -> Any:
+    """A started idempotent `AIOKafkaProducer`. Raises `KafkaUnavailableError` after `timeout_s`."""
+    producer = AIOKafkaProducer(enable_idempotence=True, **settings.client_arguments(role), **arguments)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await producer.start()
+    except (KafkaError, TimeoutError, OSError) as error:
+        await _abandon(producer)
+        raise KafkaUnavailableError(settings, error) from error
+    except BaseException:
+        await _abandon(producer)
+        raise
+    return producer
+
+
+async def close_producer(producer: Any, *, timeout_s: float) -> None:
+    """Send what is buffered, then close; after `timeout_s` drop it instead. Futures of dropped records fail."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await producer.stop()
+    except (KafkaError, TimeoutError) as error:
+        logger.info("dropping a Kafka producer that did not close in order: %r", error)
+        await _abandon(producer)
+    except BaseException:
+        await _abandon(producer)
+        raise
+
+
+async def _abandon(producer: Any) -> None:
+    """Close at once: nothing waits for a broker."""
+    producer._closed = True
+    producer._message_accumulator.fail_all(ProducerClosed())
+    # The sender's requests end with their connections. Then they wait for fresh metadata, which nobody fetches any
+    # more: that future is ours to resolve.
+    await _within_a_step(producer.client.close())
+    metadata_future = producer.client._md_update_fut
+    if metadata_future is not None and not metadata_future.done():
+        metadata_future.set_result(False)
+    await _within_a_step(producer._sender.close())
+
+
+async def _within_a_step(closing: Any) -> None:
+    try:
+        async with asyncio.timeout(_ABANDON_STEP_S):
+            await closing
+    except (KafkaError, TimeoutError, OSError) as error:
+        logger.warning("a part of an abandoned Kafka producer did not close: %r", error)
