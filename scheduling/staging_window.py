@@ -15,6 +15,7 @@ from scheduling.index import Index
 from scheduling.limits import BatchLimits
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Qdisc
+from scheduling.state import RequestState
 
 __all__ = ["StagingWindow"]
 
@@ -43,7 +44,12 @@ class StagingWindow:
             return rows
         # A class may fill its quota on the way: ask again without it. Each round closes a class or is the last.
         for _ in PriorityClass:
-            full = frozenset(priority for priority in PriorityClass if self._places(priority) <= 0)
+            # A class of which nobody waits counts as full: a discipline would look for it behind all the others.
+            full = frozenset(
+                priority
+                for priority in PriorityClass
+                if self._places(priority) <= 0 or self._index.count(priority, RequestState.WAITING) == 0
+            )
             if len(full) == len(PriorityClass):
                 break
             free = self._limits.staged_rows - sum(self._held)

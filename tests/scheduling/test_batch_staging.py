@@ -3,7 +3,7 @@
 from collections import Counter
 
 from scheduling.priority import PriorityClass
-from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
+from tests.scheduling.batch_rig import P0, P1, P2, P3, PlainDiscipline, Rig
 
 
 def handed_out(rig: Rig) -> Counter[PriorityClass]:
@@ -102,3 +102,23 @@ def test_picked_rows_are_handed_out_beyond_the_quotas() -> None:
     for _ in range(10):
         rig.add(P1)
     assert rig.scheduler.to_stage(rig.now)[0] == urgent
+
+
+class CountsLooks(PlainDiscipline):
+    """Looking ahead walks over what is queued: how often it is asked to."""
+
+    looks = 0
+
+    def upcoming(self, limit: int, skip: frozenset[PriorityClass] = frozenset()) -> list[int]:
+        self.looks += 1
+        return super().upcoming(limit, skip)
+
+
+def test_nobody_is_looked_for_while_only_a_full_class_waits() -> None:
+    rig = Rig(staged_rows=16, qdisc=CountsLooks)
+    for _ in range(40):
+        rig.add(P2)
+    assert handed_out(rig) == {P2: 8}
+    looks = rig.qdisc.looks
+    assert handed_out(rig) == {}
+    assert rig.qdisc.looks == looks
