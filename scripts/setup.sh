@@ -7,8 +7,9 @@ venv=$1
 
 # The pinned packages have wheels for these versions; a newer Python would try to compile them.
 supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
+if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3 python3.14 python3.13 python3.12 python3.11; fi
 python=
-for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+for candidate in "$@"; do
     if "$candidate" -c "$supported" 2>/dev/null; then
         python=$("$candidate" -c 'import sys; print(sys.executable)')
         break

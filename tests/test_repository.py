@@ -57,6 +57,14 @@ def test_pages_name_only_make_targets_that_exist(page: str) -> None:
     assert named <= TARGETS
 
 
+@pytest.mark.parametrize("page", sorted(path.name for path in ROOT.glob("*.md")))
+def test_pages_name_only_files_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:workers|scheduling|kvcache|topics|tests|scripts|docs)/[\w/.-]*)`", text))
+    linked = set(re.findall(r"\]\((?!https?:|#)([^)#]+)", text))
+    assert {name for name in named | linked if not (ROOT / name).exists()} == set()
+
+
 @pytest.mark.parametrize("name", [*sorted(path.name for path in (ROOT / "scripts").glob("*.sh")), "../.ci/run"])
 def test_scripts_can_be_run_and_parse(name: str) -> None:
     script = ROOT / "scripts" / name
