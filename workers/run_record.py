@@ -89,10 +89,6 @@ class RunRecord:
     kv: KVCacheStatistics
     lengths: LengthStatistics
 
-    def token_times_s(self, record: RequestRecord) -> list[float]:
-        ends = self.step_ends_s
-        return [ends[step] for step in record.token_steps]
-
 
 class RunRecorder:
     """Takes notes while a run goes on. Times never go back."""
