@@ -1,38 +1,12 @@
 """The two detokenizers on small tokenizers built here."""
 
+from collections.abc import Callable
+
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
+from tests.workers.tiny_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer
 from workers.detokenizer import ByteLevelDetokenizer, DetokenizerFactory, WindowDetokenizer
-
-
-def byte_level_tokenizer() -> Tokenizer:
-    """Every byte is a token (ids 0 … 255), then a few merges, an added token and two special ones."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {character: place for place, character in enumerate(alphabet)}
-    vocabulary |= {"Ġt": 256, "he": 257, "ðŁ": 258}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[("Ġ", "t"), ("h", "e"), ("ð", "Ł")]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken("<a word>", special=False), AddedToken("…", special=False)])
-    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True), AddedToken("<|start|>", special=True)])
-    return tokenizer
-
-
-def byte_fallback_tokenizer() -> Tokenizer:
-    """Like SentencePiece's: words with ▁, bytes as <0xNN> for what isn't in the vocabulary."""
-    vocabulary = {"<unk>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
-    for piece in ("▁", "h", "e", "l", "o", "▁h", "ll", "!"):
-        vocabulary[piece] = len(vocabulary)
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=[("▁", "h"), ("l", "l")], unk_token="<unk>", byte_fallback=True)
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens([AddedToken("</s>", special=True)])
-    return tokenizer
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -68,7 +42,7 @@ def test_an_emoji_of_byte_tokens_comes_whole(byte_fallback: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("make", [byte_level_tokenizer, byte_fallback_tokenizer])
-def test_special_tokens_have_no_text(make) -> None:  # type: ignore[no-untyped-def]
+def test_special_tokens_have_no_text(make: Callable[[], Tokenizer]) -> None:
     tokenizer = make()
     detokenizer = DetokenizerFactory(tokenizer)()
     end = tokenizer.get_vocab_size() - 1

@@ -1,0 +1,111 @@
+"""What is written as a dict is what the models of replies describe."""
+
+from typing import Any
+
+import pytest
+
+from topics.codec import loads
+from topics.errors import RequestError
+from topics.messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
+from workers.prompt import PreparedRequest, RequestKind
+from workers.reply_body import ReplyBody, error_body
+from workers.request import FinishReason
+from workers.sampling import GREEDY
+
+
+def prepared(kind: RequestKind, include_usage: bool) -> PreparedRequest:
+    return PreparedRequest(
+        kind=kind,
+        model="tiny",
+        created_s=1_700_000_000,
+        prompt_token_ids=(1, 2),
+        sampling=GREEDY,
+        max_output_tokens=4,
+        eos_token_ids=frozenset(),
+        stop=(),
+        stream=True,
+        include_usage=include_usage,
+    )
+
+
+def body(kind: RequestKind, include_usage: bool = False) -> ReplyBody:
+    return ReplyBody("r-1", prepared(kind, include_usage))
+
+
+CHAT, COMPLETION = RequestKind.CHAT, RequestKind.COMPLETION
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "model", "prefix"), [(CHAT, ChatCompletionChunk, "chatcmpl"), (COMPLETION, CompletionChunk, "cmpl")]
+)
+def test_chunks_are_what_the_model_says(
+    kind: RequestKind,
+    model: type[ChatCompletionChunk] | type[CompletionChunk],
+    prefix: str,
+    include_usage: bool,
+) -> None:
+    writer = body(kind, include_usage)
+    chunks = [
+        writer.chunk("a", first=True),
+        writer.chunk("é🦊\n", first=False),
+        writer.chunk("", first=False, finish_reason=FinishReason.LENGTH),
+        writer.usage_chunk(prompt_tokens=2, output_tokens=3),
+    ]
+    for value in chunks:
+        chunk = model.model_validate(loads(value))
+        assert (chunk.id, chunk.created, chunk.model) == (f"{prefix}-r-1", 1_700_000_000, "tiny")
+
+
+def choices(value: bytes) -> list[dict[str, Any]]:
+    return list(loads(value)["choices"])
+
+
+def test_the_first_chunk_of_a_chat_has_the_role() -> None:
+    writer = body(CHAT)
+    assert choices(writer.chunk("a", first=True))[0]["delta"] == {"role": "assistant", "content": "a"}
+    assert choices(writer.chunk("b", first=False))[0]["delta"] == {"content": "b"}
+
+
+def test_the_last_chunk_has_the_reason_and_may_have_text() -> None:
+    writer = body(CHAT)
+    alone = choices(writer.chunk("", first=False, finish_reason=FinishReason.STOP))[0]
+    assert (alone["delta"], alone["finish_reason"]) == ({}, "stop")
+    with_text = choices(writer.chunk("z", first=False, finish_reason=FinishReason.LENGTH))[0]
+    assert (with_text["delta"], with_text["finish_reason"]) == ({"content": "z"}, "length")
+
+
+def test_usage_is_null_in_all_chunks_but_the_last_where_it_was_asked_for() -> None:
+    writer = body(CHAT, include_usage=True)
+    assert loads(writer.chunk("a", first=True))["usage"] is None
+    last = loads(writer.usage_chunk(prompt_tokens=2, output_tokens=3, cached_tokens=1))
+    assert last["choices"] == []
+    assert last["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 3,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+
+
+def test_usage_is_absent_where_it_was_not_asked_for() -> None:
+    assert "usage" not in loads(body(CHAT).chunk("a", first=True))
+
+
+def test_the_final_of_a_chat() -> None:
+    value = body(CHAT).final("answer", FinishReason.STOP, prompt_tokens=2, output_tokens=3, cached_tokens=2)
+    final = ChatCompletion.model_validate(loads(value))
+    assert final.choices[0].message.content == "answer"
+    assert final.choices[0].finish_reason == "stop"
+    assert (final.usage.total_tokens, final.usage.prompt_tokens_details.cached_tokens) == (5, 2)
+
+
+def test_the_final_of_a_completion() -> None:
+    value = body(COMPLETION).final("", FinishReason.LENGTH, prompt_tokens=2, output_tokens=1)
+    final = Completion.model_validate(loads(value))
+    assert (final.choices[0].text, final.choices[0].finish_reason) == ("", "length")
+
+
+def test_an_error() -> None:
+    error = ErrorBody.model_validate(loads(error_body(RequestError.cancelled()))).error
+    assert (error.code, error.status_code) == ("cancelled", 499)
