@@ -17,17 +17,18 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Self
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaConnectionError
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Tracer
 
+from topics.aiokafka_producer import close_producer, open_producer
 from topics.codec import dumps, loads
 from topics.headers import ReplyEvent, RequestHeaders
 from topics.kafka_settings import KafkaSettings
 from topics.reply_reader import Reply, ReplyReader
 
 __all__ = ["Answer", "HeadraceClient", "ReplyTimeoutError", "RequestFailedError", "Stream", "StreamDelta"]
+
+_CONNECT_TIMEOUT_S = 10.0
 
 Messages = str | Sequence[Mapping[str, Any]]
 
@@ -154,7 +155,7 @@ class HeadraceClient:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Raises `ConnectionError` if no broker answers, `LookupError` if a reply topic doesn't exist."""
+        """Raises `KafkaUnavailableError` if no broker answers, `LookupError` if a reply topic doesn't exist."""
         self._readers = [
             ReplyReader(
                 self._settings,
@@ -165,22 +166,14 @@ class HeadraceClient:
             )
             for suffix in ("deltas", "replies")
         ]
-        self._producer = AIOKafkaProducer(
-            **self._settings.client_arguments("client"), acks="all", enable_idempotence=True
-        )
+        self._producer = await open_producer(self._settings, "client", timeout_s=_CONNECT_TIMEOUT_S)
         try:
-            await self._producer.start()
             for reader in self._readers:
                 await reader.start()
-        except BaseException as error:
+        except BaseException:
             for reader in self._readers:
                 await reader.close()
-            await self._producer.stop()
-            if isinstance(error, KafkaConnectionError):
-                raise ConnectionError(
-                    f"no Kafka broker answers at {self._settings.bootstrap_servers}: start one (`headrace dev`, "
-                    "`docker compose up`) or name another with --bootstrap-servers"
-                ) from error
+            await close_producer(self._producer, timeout_s=_CONNECT_TIMEOUT_S)
             raise
         self._pumps = [asyncio.create_task(self._pump(reader)) for reader in self._readers]
         return self
@@ -193,7 +186,7 @@ class HeadraceClient:
         await asyncio.gather(*self._pumps)
         for reader in self._readers:
             await reader.close()
-        await self._producer.stop()
+        await close_producer(self._producer, timeout_s=_CONNECT_TIMEOUT_S)
 
     async def _pump(self, reader: ReplyReader) -> None:
         try:

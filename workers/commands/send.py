@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from topics.aiokafka_producer import KafkaUnavailableError
 from topics.client import HeadraceClient, ReplyTimeoutError, RequestFailedError
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, kafka_settings, topic_prefix
@@ -68,7 +69,7 @@ async def _send(arguments: argparse.Namespace, prompt: str) -> int:
     except RequestFailedError as error:
         print(f"headrace: {error.status_code} {error.code}: {error.message}", file=sys.stderr)
         return 2 if error.status_code < 500 else 1
-    except (ReplyTimeoutError, LookupError, ConnectionError) as error:
+    except (ReplyTimeoutError, LookupError, KafkaUnavailableError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     answer = stream.answer
