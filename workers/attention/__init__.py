@@ -1,0 +1,1 @@
+"""Attention over KV in blocks: one protocol (`backend`), and its implementations."""
