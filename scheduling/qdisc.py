@@ -10,6 +10,7 @@ Time is always the argument `now` in seconds of one monotonic clock. Costs are i
 from dataclasses import dataclass
 from typing import Protocol
 
+from scheduling.ledger import Cause
 from scheduling.priority import PriorityClass
 
 __all__ = ["EVERYTHING", "ClassStatistics", "Qdisc", "QdiscStatistics", "Room"]
@@ -88,16 +89,23 @@ class Qdisc(Protocol):
         """
         ...
 
-    def charge(self, row: int, cost: int, now: float) -> None:
-        """Charge a dequeued row for cost just incurred."""
+    def charge(self, row: int, cost: int, now: float, cause: Cause = Cause.OUTPUT) -> None:
+        """Charge a dequeued row for cost just incurred.
+
+        Output draws on what was predicted; a preemption's extra work (`Cause.PREEMPTION`) comes on top, and is
+        charged to the row that caused the preemption.
+        """
         ...
 
-    def settle(self, row: int, now: float) -> None:
-        """The row has ended: release its outstanding cost. Exactly once for each dequeued row."""
+    def settle(self, row: int, now: float, refund: int = 0) -> None:
+        """The row has ended: release its outstanding cost. Exactly once for each dequeued row.
+
+        `refund` is the cost of the part of its prompt that was charged at dispatch and never computed.
+        """
         ...
 
     def requeue(self, row: int, now: float) -> None:
-        """Give a dequeued row its place at the head of its flow back, and refund what was not charged to it."""
+        """Give a dequeued row of which nothing was computed its place in its flow back, and refund its prompt."""
         ...
 
     def cancel(self, row: int, now: float) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "TenantsConfig",
     "TreeConfig",
     "TreeError",
+    "rates",
 ]
 
 MAX_LEVELS = 8
@@ -170,6 +171,8 @@ class ClassConfig:
     """Seconds of its own rate a class may save up; never less than the tree's `largest_item`."""
     strict_limit: Rate | None = None
     """While it runs less than this, it goes before everybody (low-latency queueing); above, it is an ordinary class."""
+    strict_burst_s: float = 2.0
+    """Seconds of `strict_limit` that may be saved up."""
     lendable: float = 1.0
     """Hard: which part of its idle rate others may run on."""
     borrow_limit: float | None = None
@@ -189,8 +192,9 @@ class ClassConfig:
             raise TreeError(f"class {self.name}: it has either a priority class or children")
         if not 0 < self.weight < inf:
             raise TreeError(f"class {self.name}: weight is {self.weight}, it must be above 0")
-        if not self.burst_s >= 0:
-            raise TreeError(f"class {self.name}: burst_s is {self.burst_s}, from 0 up")
+        for name in ("burst_s", "strict_burst_s"):
+            if not 0 <= getattr(self, name) < inf:
+                raise TreeError(f"class {self.name}: {name} is {getattr(self, name)}, from 0 up")
         if not 0 <= self.lendable <= 1:
             raise TreeError(f"class {self.name}: lendable is {self.lendable}, between 0 and 1")
         if self.borrow_limit is not None and self.borrow_limit < 0:

@@ -1,0 +1,106 @@
+"""From a tree's configuration to its running nodes, and their rates whenever the machine's capacity is known better.
+
+Knows configuration and nodes. Does not know rows or charges.
+"""
+
+from scheduling.htb_node import ROOT_LEVEL, ClassNode, GroupNode
+from scheduling.priority import PriorityClass
+from scheduling.token_bucket import TokenBucket
+from scheduling.tree import ClassConfig, TreeConfig, rates
+
+__all__ = ["build_tree", "set_lending", "set_rates"]
+
+_LENDING_S = 1.0
+"""Seconds of what is lent that a parent may save up for later borrowers."""
+
+
+def build_tree(config: TreeConfig, now: float) -> GroupNode:
+    """The root; buckets are filled to `initial_fill`."""
+    root = GroupNode("root", None, ROOT_LEVEL, 1.0, (1 << len(PriorityClass)) - 1)
+    _add_children(root, config.classes, config, now)
+    for child in root.children:
+        for prio in child.feeds:
+            root.give_turns(prio, 1)
+    set_rates(root, config, config.capacity_units_s, now)
+    for node in _walk(root):
+        for bucket in (*node.buckets(), node.strict if isinstance(node, ClassNode) else None):
+            if bucket is not None:
+                bucket.level = bucket.burst * config.initial_fill
+    return root
+
+
+def _add_children(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: TreeConfig, now: float) -> None:
+    for config in configs:
+        quantum = config.quantum if config.quantum is not None else max(1, round(tree.quantum * config.weight))
+        node: GroupNode
+        if config.priority is not None:
+            node = ClassNode(config, config.priority, parent, parent.level - 1, quantum, now)
+        else:
+            mask = sum(1 << below.priority for below in config.walk() if below.priority is not None)
+            node = GroupNode(config.name, parent, parent.level - 1, config.weight, mask)
+            _add_children(node, config.children, tree, now)
+            for child in node.children:
+                for prio in child.feeds:
+                    node.give_turns(prio, quantum)
+        node.lendable = config.lendable
+        parent.children.append(node)
+
+
+def set_rates(root: GroupNode, config: TreeConfig, capacity_units_s: float, now: float) -> None:
+    """Resolve all rates on the machine's measured capacity. Levels and debts stay."""
+    root.rate = capacity_units_s
+    _set_child_rates(root, config.classes, config, now)
+
+
+def _set_child_rates(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: TreeConfig, now: float) -> None:
+    resolved = rates(configs, parent.rate)
+    # Rates in units a second were checked against the capacity that was configured; the measured one may be less.
+    scale = min(1.0, parent.rate / sum(resolved)) if sum(resolved) else 1.0
+    for node, config, rate in zip(parent.children, configs, resolved, strict=True):
+        _set_rates(node, config, rate * scale, parent.rate, tree, now)
+        _set_child_rates(node, config.children, tree, now)
+    if any(config.lendable < 1 for config in configs):
+        parent.unassigned = parent.rate - scale * sum(resolved)
+        parent.lending = parent.lending or TokenBucket(0.0, 0.0, 0.0, now)
+        set_lending(parent, tree.largest_item, now)
+
+
+def set_lending(parent: GroupNode, largest_item: int, now: float) -> None:
+    """What the parent may lend, after its rate changed or a child became idle or busy."""
+    assert parent.lending is not None
+    lent = parent.unassigned + sum(child.lendable * child.rate for child in parent.children if not child.queued)
+    parent.lending.configure(lent, max(largest_item, lent * _LENDING_S), now)
+
+
+def _set_rates(
+    node: GroupNode, config: ClassConfig, rate: float, parent_rate: float, tree: TreeConfig, now: float
+) -> None:
+    node.rate = rate
+    floor = tree.largest_item
+    burst = max(rate * config.burst_s, floor)
+    node.bucket = _configured(node.bucket, rate, burst, now)
+    if config.ceil is not None:
+        ceil = config.ceil.of(parent_rate)
+        node.ceil = _configured(node.ceil, ceil, max(ceil * config.burst_s, floor), now)
+    if config.borrow_limit is not None:
+        limit = config.borrow_limit
+        node.allowance = _configured(node.allowance, rate * limit, max(burst * limit, floor), now)
+    if isinstance(node, ClassNode):
+        node.clock.set_rate(rate, now)
+        if config.strict_limit is not None:
+            limit = config.strict_limit.of(parent_rate)
+            node.strict = _configured(node.strict, limit, max(limit * config.strict_burst_s, floor), now)
+
+
+def _configured(bucket: TokenBucket | None, rate: float, burst: float, now: float) -> TokenBucket:
+    if bucket is None:
+        return TokenBucket(rate, burst, burst, now)
+    bucket.configure(rate, burst, now)
+    return bucket
+
+
+def _walk(node: GroupNode) -> list[GroupNode]:
+    nodes = [node]
+    for child in node.children:
+        nodes.extend(_walk(child))
+    return nodes
