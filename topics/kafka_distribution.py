@@ -79,7 +79,7 @@ def cache_root() -> Path:
 def find_java() -> Path:
     """The `java` of `$JAVA_HOME`, else of the PATH. Raises `KafkaToolMissingError` unless it is 17 or newer."""
     remedy = (
-        f"install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17), {_ALTERNATIVES}"
+        f"install it (Debian: apt-get install default-jre-headless; macOS: brew install openjdk@17), {_ALTERNATIVES}"
     )
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None

@@ -5,6 +5,7 @@ environment (`HEADRACE_SECTION__FIELD`) over it, flags over that. Does not know 
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,10 @@ __all__ = [
 ENVIRONMENT_PREFIX = "HEADRACE_"
 _OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR", "HEADRACE_CHAOS", "HEADRACE_TEST_KAFKA"})
 """Variables that are not settings of a worker: the file itself, the cache folder, switches of the test suite."""
+
+
+_KUBERNETES_VARIABLE = re.compile(r"HEADRACE_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
+"""A Kubernetes service named `headrace` puts these into every pod."""
 
 
 class ConfigError(Exception):
@@ -215,7 +220,8 @@ def load_config(flags: dict[str, Any] | None = None) -> WorkerConfig:
 def _refuse_unknown_variables() -> None:
     sections = set(WorkerConfig.model_fields)
     for name in os.environ:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES:
+        ours = name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
+        if ours and not _KUBERNETES_VARIABLE.fullmatch(name):
             section = name.removeprefix(ENVIRONMENT_PREFIX).split("__")[0].lower()
             if section not in sections:
                 raise ConfigError(f"environment variable {name}: no such setting; sections are {sorted(sections)}")
@@ -225,7 +231,8 @@ def _explain(problem: Any) -> str:
     field = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"{field}: no such setting; `headrace config` lists all of them"
-    return f"{field} = {problem['input']!r}: {problem['msg']}"
+    shown = "(not shown)" if "password" in field else repr(problem["input"])
+    return f"{field} = {shown}: {problem['msg']}"
 
 
 def _check_together(config: WorkerConfig) -> None:

@@ -67,3 +67,14 @@ def test_a_password_is_never_printed() -> None:
     config = load_config({"kafka": {"sasl_password": "hunter2"}})
     assert "hunter2" not in repr(config)
     assert "hunter2" not in str(config.model_dump(mode="json"))
+
+
+def test_a_refused_password_is_not_printed() -> None:
+    with pytest.raises(ConfigError, match=r"sasl_password = \(not shown\)"):
+        load_config({"kafka": {"sasl_password": ["hunter2"]}})
+
+
+def test_variables_that_kubernetes_sets_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADRACE_SERVICE_HOST", "HEADRACE_SERVICE_PORT_HTTP", "HEADRACE_PORT", "HEADRACE_PORT_80_TCP_ADDR"):
+        monkeypatch.setenv(name, "10.0.0.1")
+    assert load_config().classes
