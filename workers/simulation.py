@@ -28,9 +28,10 @@ from scheduling.plan import Outcome, StepPlan
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Qdisc
 from scheduling.state import RequestState
-from scheduling.step_time import LinearStepTime, StepTimeModel, StepTimeTracker
+from scheduling.step_time import LinearStepTime, StepTimeTracker
 from scheduling.tree import Slo
 from workers.run_record import RequestRecord, RunRecord, RunRecorder
+from workers.step_models import StepDuration
 from workers.trace_mix import ArrivingRequest
 
 __all__ = ["EngineModel", "KnownLengths", "Policy", "Simulation", "SimulationStuck"]
@@ -46,7 +47,7 @@ class SimulationStuck(Exception):
 class EngineModel:
     """The simulated machine and the worker's settings on it."""
 
-    step_time: StepTimeModel
+    step_time: StepDuration
     """How long a step really takes."""
     first_guess: LinearStepTime
     """What the scheduler takes it for before it has measured any."""

@@ -190,7 +190,10 @@ def mix(sources: Sequence[tuple[TraceSource, Trace]], seed: int) -> tuple[Arrivi
         flows = Random(f"{seed}/{place}/flow")
         arrivals = _arrivals(source, trace, requests, Random(f"{seed}/{place}/arrival"))
         for request, arrival_s in zip(requests, arrivals, strict=True):
-            priority = classes.next() or request.priority or PriorityClass.P1
+            # P0 is 0, so `or` would take it for nothing.
+            drawn = classes.next()
+            asked = request.priority if drawn is None else drawn
+            priority = PriorityClass.P1 if asked is None else asked
             tenant = tenants.next() or request.tenant or trace.name
             flow = request.flow or ""
             if source.flows is not None:
