@@ -43,7 +43,7 @@ def take(case: BadInput) -> Taken:
 
 @pytest.fixture(scope="module")
 def prompts() -> PromptBuilder:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=TEMPLATE)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=TEMPLATE)  # type: ignore[no-untyped-call]
     return PromptBuilder(tokenizer, ModelLimits(8_192, 265, frozenset({263})), [MODEL])
 
 

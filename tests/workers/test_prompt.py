@@ -25,7 +25,7 @@ EOS = frozenset({263})
 
 
 def builder(template: str | None = TEMPLATE, **options: Any) -> PromptBuilder:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=template)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=template)  # type: ignore[no-untyped-call]
     limits = ModelLimits(CONTEXT, tokenizer.backend_tokenizer.get_vocab_size(), EOS)
     return PromptBuilder(tokenizer, limits, ["tiny", "alias"], **options)
 
