@@ -1,0 +1,153 @@
+"""An engine on virtual time, with a simulated runner and a staging that answers at once."""
+
+from dataclasses import dataclass, field
+
+from scheduling.priority import PriorityClass
+from scheduling.step_time import LinearStepTime
+from topics.errors import RequestError
+from topics.headers import RequestHeaders
+from topics.record import InboundRecord, RecordId
+from workers.assembly import Assembly, assemble
+from workers.config import EngineConfig, SchedulingConfig
+from workers.detokenizer import Detokenizer
+from workers.outbox import Outbox, Publication
+from workers.prompt import PreparedRequest, RequestKind
+from workers.request import Arrival
+from workers.runner import ModelLimits
+from workers.sampling import SamplingParams
+from workers.simulated_runner import SimulatedRunner, VirtualClock
+from workers.staging import Refused, Staged, StageJob
+
+EOS = 7
+VOCABULARY = 97
+RATES = LinearStepTime(0.01, 0.001, 0.001, 0.0)
+
+
+class LetterDetokenizer:
+    """Token 3 is the letter `d`, and so on round the alphabet."""
+
+    def feed(self, token_ids: list[int] | tuple[int, ...]) -> str:
+        return "".join(chr(ord("a") + token % 26) for token in token_ids)
+
+    def flush(self) -> str:
+        return ""
+
+
+def letter_detokenizer() -> Detokenizer:
+    return LetterDetokenizer()
+
+
+@dataclass
+class Rig:
+    engine_config: EngineConfig = field(default_factory=lambda: EngineConfig(max_sequences=4, step_tokens=32))
+    policy: str = "htb"
+    num_blocks: int = 64
+    stop: tuple[str, ...] = ()
+    refuse: dict[str, RequestError] = field(default_factory=dict)
+    """Request ids that staging refuses."""
+    published: dict[str, list[int]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    endings: dict[str, Publication] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock = VirtualClock()
+        self.outbox = Outbox(1_000_000, lambda: None)
+        self.jobs: list[StageJob] = []
+        self.answer_staging = True
+        self.prompts: dict[str, tuple[int, int]] = {}
+        self.runner = SimulatedRunner(
+            RATES,
+            self.clock,
+            ModelLimits(context_tokens=256, vocabulary=VOCABULARY, eos_token_ids=frozenset({EOS})),
+            num_blocks=self.num_blocks,
+            block_size=4,
+        )
+        self.parts: Assembly = assemble(
+            self.engine_config,
+            SchedulingConfig(policy=self.policy),
+            runner=self.runner,
+            rates=RATES,
+            max_rows=1_000,
+            context_tokens=256,
+            outbox=self.outbox,
+            stage=self._stage,
+            new_detokenizer=letter_detokenizer,
+            clock=self.clock,
+        )
+
+    def arrive(
+        self,
+        request_id: str,
+        *,
+        prompt: int = 8,
+        output: int = 4,
+        priority: PriorityClass = PriorityClass.P1,
+        tenant: str = "t",
+        partition: int = 0,
+        hard_deadline_s: float | None = None,
+    ) -> Arrival:
+        place = RecordId(f"inference.{priority.label}", partition, len(self.prompts))
+        arrival = Arrival(
+            record=InboundRecord(place, 0, None, b"{}", ()),
+            epoch=1,
+            headers=RequestHeaders(request_id=request_id),
+            origin_class=priority,
+            service_class=priority,
+            tenant=tenant,
+            flow="",
+            arrived_s=self.clock(),
+            ttft_deadline_s=None,
+            hard_deadline_s=hard_deadline_s,
+            body_bytes=4 * prompt,
+            max_tokens=output,
+        )
+        self.prompts[request_id] = (prompt, output)
+        self.parts.inbox.put(arrival)
+        return arrival
+
+    def run(self, turns: int = 10_000) -> None:
+        """Turn until nothing is to be done."""
+        for _ in range(turns):
+            worked = self.parts.engine.step()
+            self.take()
+            self.parts.scheduler.check_integrity()
+            self.parts.index.check_integrity()
+            if not worked and not self.parts.inbox:
+                return
+        raise AssertionError(f"still work after {turns} turns")
+
+    def take(self) -> None:
+        for publication in self.outbox.take_all():
+            request_id = publication.arrival.headers.request_id
+            self.published.setdefault(request_id, []).extend(publication.token_ids)
+            self.texts[request_id] = self.texts.get(request_id, "") + (publication.text or "")
+            if publication.ending is not None:
+                assert request_id not in self.endings, f"{request_id} ended twice"
+                self.endings[request_id] = publication
+                self.outbox.delivered(publication)
+
+    def _stage(self, job: StageJob) -> None:
+        if self.answer_staging:
+            self.answer(job)
+        else:
+            self.jobs.append(job)
+
+    def answer(self, job: StageJob) -> None:
+        request_id = job.arrival.headers.request_id
+        if request_id in self.refuse:
+            self.parts.inbox.put(Refused(job, self.refuse[request_id]))
+            return
+        prompt, output = self.prompts[request_id]
+        prepared = PreparedRequest(
+            kind=RequestKind.CHAT,
+            model="m",
+            created_s=0,
+            prompt_token_ids=tuple(range(prompt)),
+            sampling=SamplingParams(seed=len(request_id)),
+            max_output_tokens=output,
+            eos_token_ids=frozenset({EOS}),
+            stop=self.stop,
+            stream=True,
+            include_usage=False,
+        )
+        self.parts.inbox.put(Staged(job, prepared))

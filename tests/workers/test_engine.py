@@ -1,0 +1,185 @@
+"""The engine's turn, on virtual time: everything that comes in ends exactly once, and how."""
+
+import pytest
+
+from scheduling.priority import PriorityClass
+from tests.workers.engine_rig import EOS, Rig
+from topics.errors import RequestError
+from workers.engine import Drain, Revoked
+from workers.request import FinishReason
+
+P0, P1, P2, P3 = PriorityClass
+
+
+def test_every_request_ends_once_with_all_its_tokens() -> None:
+    rig = Rig()
+    for number in range(20):
+        rig.arrive(f"r{number}", prompt=5 + number, output=1 + number % 7, priority=PriorityClass(number % 4))
+    rig.run()
+    assert set(rig.endings) == {f"r{number}" for number in range(20)}
+    for number in range(20):
+        ending = rig.endings[f"r{number}"].ending
+        assert ending is not None
+        assert ending.reason is FinishReason.LENGTH
+        assert (ending.prompt_tokens, ending.output_tokens) == (5 + number, 1 + number % 7)
+        assert len(rig.published[f"r{number}"]) == 1 + number % 7
+    assert len(rig.parts.index) == 0
+
+
+def test_the_same_request_gets_the_same_tokens_alone_and_in_company() -> None:
+    alone, company = Rig(), Rig(num_blocks=80)
+    alone.arrive("same", prompt=40, output=30)
+    alone.run()
+    for number in range(12):
+        company.arrive(f"o{number}", prompt=30 + number, output=20)
+    company.arrive("same", prompt=40, output=30)
+    company.run()
+    assert company.published["same"] == alone.published["same"]
+
+
+def test_preemption_changes_no_token() -> None:
+    roomy, tight = Rig(num_blocks=1_000), Rig(num_blocks=64)
+    for rig in (roomy, tight):
+        # Predicted short, because the class's usual answers are: so the pool overcommits.
+        for number in range(40):
+            rig.arrive(f"w{number}", prompt=4, output=2)
+        rig.run()
+        for number in range(4):
+            rig.arrive(f"r{number}", prompt=20, output=60)
+        rig.run()
+    preempted = sum(
+        rig_ending.ending.timeline.preemptions for rig_ending in tight.endings.values() if rig_ending.ending
+    )
+    assert preempted > 0
+    assert tight.published == roomy.published
+
+
+def test_an_urgent_request_overtakes_what_waits() -> None:
+    rig = Rig()
+    for number in range(50):
+        rig.arrive(f"b{number}", output=20, priority=P3)
+    for _ in range(5):
+        rig.parts.engine.step()
+    rig.arrive("urgent", priority=P0, output=4)
+    rig.run()
+    order = list(rig.endings)
+    assert order.index("urgent") <= 8
+
+
+def test_a_request_refused_at_staging_is_answered_and_leaves() -> None:
+    error = RequestError.invalid_request("temperature", "temperature is 9: at most 2.")
+    rig = Rig(refuse={"bad": error})
+    rig.arrive("bad")
+    rig.arrive("good")
+    rig.run()
+    ending = rig.endings["bad"].ending
+    assert ending is not None
+    assert ending.error is error
+    assert rig.endings["good"].ending is not None
+    assert len(rig.parts.index) == 0
+
+
+def test_a_deadline_that_passes_while_waiting_is_answered_not_run() -> None:
+    rig = Rig()
+    for number in range(8):
+        rig.arrive(f"long{number}", output=50)
+    rig.arrive("late", hard_deadline_s=0.05)
+    rig.run()
+    ending = rig.endings["late"].ending
+    assert ending is not None
+    assert ending.error is not None
+    assert ending.error.code == "expired"
+    assert rig.published.get("late", []) == []
+
+
+def test_a_prompt_that_the_context_cannot_hold_is_answered_at_once() -> None:
+    rig = Rig()
+    rig.arrive("huge", prompt=256, output=1)
+    rig.run()
+    ending = rig.endings["huge"].ending
+    assert ending is not None
+    assert ending.error is not None
+    assert ending.error.code == "context_length_exceeded"
+
+
+def test_a_stop_string_ends_the_request_and_is_not_shown() -> None:
+    plain = Rig()
+    plain.arrive("r", output=20)
+    plain.run()
+    letters = "".join(chr(ord("a") + token % 26) for token in plain.published["r"])
+    stop = letters[5:8]
+    rig = Rig(stop=(stop,))
+    rig.arrive("r", output=20)
+    rig.run()
+    ending = rig.endings["r"].ending
+    assert ending is not None
+    assert ending.reason is FinishReason.STOP
+    assert rig.texts["r"] == letters[: letters.index(stop)]
+
+
+def test_the_end_token_stops_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    monkeypatch.setattr(rig.runner, "_token", lambda _seed, position: EOS if position == 2 else 3)
+    rig.arrive("r", output=20)
+    rig.run()
+    ending = rig.endings["r"].ending
+    assert ending is not None
+    assert (ending.reason, ending.output_tokens) == (FinishReason.STOP, 3)
+
+
+def test_draining_finishes_what_runs_and_starts_nothing() -> None:
+    rig = Rig()
+    for number in range(10):
+        rig.arrive(f"r{number}", output=10)
+    rig.parts.engine.step()
+    rig.parts.engine.step()
+    rig.parts.inbox.put(Drain())
+    rig.arrive("late")
+    rig.run()
+    assert rig.parts.engine.drained
+    assert len(rig.endings) == 4
+    assert rig.parts.engine.statistics().waiting == 7
+
+
+def test_a_revoked_partition_leaves_without_an_answer() -> None:
+    rig = Rig()
+    for number in range(6):
+        rig.arrive(f"r{number}", output=10, partition=number % 2)
+    rig.parts.engine.step()
+    rig.parts.engine.step()
+    rig.parts.inbox.put(Revoked("inference.p1", 1))
+    rig.run()
+    assert set(rig.endings) == {"r0", "r2", "r4"}
+    assert len(rig.parts.index) == 0
+
+
+def test_tokens_that_come_after_the_row_was_dropped_are_ignored() -> None:
+    rig = Rig()
+    rig.answer_staging = False
+    rig.arrive("gone", partition=1)
+    rig.parts.engine.step()
+    assert len(rig.jobs) == 1
+    rig.parts.inbox.put(Revoked("inference.p1", 1))
+    rig.parts.engine.step()
+    rig.arrive("other", partition=0)
+    rig.parts.engine.step()
+    rig.answer_staging = True
+    for job in rig.jobs:
+        rig.answer(job)
+    rig.run()
+    assert set(rig.endings) == {"other"}
+
+
+def test_a_full_outbox_stops_dispatch_and_not_what_runs() -> None:
+    rig = Rig()
+    for number in range(8):
+        rig.arrive(f"r{number}", output=3)
+    rig.parts.engine.step()
+    rig.parts.engine.step()
+    assert rig.parts.engine.statistics().running == 4
+    rig.outbox._undelivered_bytes += 1_000_000
+    rig.run()
+    assert len(rig.endings) == 4
+    rig.outbox._undelivered_bytes -= 1_000_000
+    rig.run()
+    assert len(rig.endings) == 8

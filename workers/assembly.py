@@ -1,0 +1,132 @@
+"""An engine out of its parts: index, discipline, KV accounting, batch scheduler, runner.
+
+Knows how configuration becomes the parts, and which part needs which. Does not know Kafka or threads. The simulator and
+the tests build their engines here too, so they run what production runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kvcache.manager import KVCacheManager
+from scheduling.batch import BatchScheduler
+from scheduling.cost import CostModel
+from scheduling.default_tree import default_tree
+from scheduling.index import Index
+from scheduling.length import QuantilePredictor
+from scheduling.limits import BatchLimits
+from scheduling.policies import make_qdisc
+from scheduling.priority import PriorityClass
+from scheduling.prompt_ratio import PromptRatio
+from scheduling.qdisc import Qdisc
+from scheduling.step_time import LinearStepTime, StepTimeTracker
+from scheduling.tree import TreeConfig
+from workers.config import EngineConfig, SchedulingConfig
+from workers.detokenizer import Detokenizer
+from workers.engine import Engine, EngineMessage
+from workers.mailbox import Mailbox
+from workers.outbox import Outbox
+from workers.runner import ModelRunner
+from workers.staging import StageJob
+
+__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "strict_classes"]
+
+_PRIOR_OUTPUT_TOKENS = 256
+"""Prior of the length prediction for a request that names no limit: about the mean answer of public chat traces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    engine: Engine
+    scheduler: BatchScheduler
+    qdisc: Qdisc
+    index: Index
+    kv: KVCacheManager
+    inbox: Mailbox[EngineMessage]
+
+
+def class_tree(config: SchedulingConfig, rates: LinearStepTime, cost: CostModel, max_sequences: int) -> TreeConfig:
+    """The shipped tree, its capacity from the measured rates, its tenants weighted by configuration."""
+    # A full batch decoding: each step gives max_sequences tokens.
+    step_s = rates.predict(0, max_sequences, 0)
+    tree = default_tree(capacity_units_s=cost.output(max_sequences) / step_s)
+    return replace(
+        tree,
+        classes=tuple(
+            replace(child, tenants=replace(child.tenants, weights=dict(config.tenant_weights)))
+            for child in tree.classes
+        ),
+    )
+
+
+def strict_classes(tree: TreeConfig) -> frozenset[PriorityClass]:
+    """The classes that go first in a step."""
+    return frozenset(
+        child.priority for child in tree.walk() if child.priority is not None and child.strict_limit is not None
+    )
+
+
+def batch_limits(engine: EngineConfig, scheduling: SchedulingConfig, context_tokens: int) -> BatchLimits:
+    return BatchLimits(
+        context_tokens=context_tokens,
+        max_sequences=engine.max_sequences,
+        step_tokens=engine.step_tokens,
+        step_max_s=engine.step_max_ms / 1000,
+        staged_rows=scheduling.staged_rows or 2 * engine.max_sequences,
+    )
+
+
+def assemble(
+    engine: EngineConfig,
+    scheduling: SchedulingConfig,
+    *,
+    runner: ModelRunner,
+    rates: LinearStepTime,
+    max_rows: int,
+    context_tokens: int,
+    outbox: Outbox,
+    stage: Callable[[StageJob], None],
+    new_detokenizer: Callable[[], Detokenizer],
+    clock: Callable[[], float],
+) -> Assembly:
+    """`rates`: what a step takes, as measured at start. `context_tokens`: the longest request, prompt and output.
+
+    Raises `PolicyError`, `TreeError`, `LimitsError` for settings that contradict each other.
+    """
+    cost = CostModel()
+    lengths = QuantilePredictor()
+    tree = class_tree(scheduling, rates, cost, engine.max_sequences)
+    limits = batch_limits(engine, scheduling, context_tokens)
+    # A record that was read before its class paused still gets its row.
+    index = Index(capacity=2 * max_rows)
+    qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock())
+    kv = KVCacheManager(runner.num_blocks, runner.block_size)
+    scheduler = BatchScheduler(
+        qdisc=qdisc,
+        index=index,
+        kv=kv,
+        limits=limits,
+        step_time=StepTimeTracker(rates),
+        cost=cost,
+        lengths=lengths,
+        strict_classes=strict_classes(tree),
+    )
+    inbox: Mailbox[EngineMessage] = Mailbox(2 * max_rows + limits.staged_rows + _CONTROL_MESSAGES)
+    built = Engine(
+        scheduler=scheduler,
+        index=index,
+        kv=kv,
+        runner=runner,
+        lengths=lengths,
+        prompt_ratio=PromptRatio(),
+        inbox=inbox,
+        outbox=outbox,
+        stage=stage,
+        new_detokenizer=new_detokenizer,
+        default_max_tokens=_PRIOR_OUTPUT_TOKENS,
+        clock=clock,
+    )
+    return Assembly(built, scheduler, qdisc, index, kv, inbox)
+
+
+_CONTROL_MESSAGES = 4_096
+"""Room in the mailbox for revocations and orders: a rebalance sends one for each partition."""
