@@ -131,7 +131,8 @@ def _stop_strings(value: object) -> object:
 class GenerationRequest(WireModel):
     """What chat and text completions share. Null stands for the default everywhere."""
 
-    model: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+    model: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
+    """None: the model that these topics are for."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     """None: as many as the context has left, up to the worker's limit."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

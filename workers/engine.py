@@ -272,15 +272,16 @@ class Engine:
             reason = FinishReason.LENGTH
         text = None
         if request.stop is not None:
-            text, matched = self._match(request.stop, token, last=reason is not None)
+            shown = [] if token in prepared.eos_token_ids else [token]
+            text, matched = self._match(request.stop, shown, last=reason is not None)
             reason = FinishReason.STOP if matched else reason
         self._outbox.tokens(request.arrival, prepared, [token], text)
         return reason
 
     @staticmethod
-    def _match(stop: StopMatching, token: int, *, last: bool) -> tuple[str, bool]:
-        """The text that may be shown after this token, and whether a stop string was met."""
-        text, matched = stop.matcher.feed(stop.detokenizer.feed([token]))
+    def _match(stop: StopMatching, shown: list[int], *, last: bool) -> tuple[str, bool]:
+        """The text that may be shown after these tokens, and whether a stop string was met."""
+        text, matched = stop.matcher.feed(stop.detokenizer.feed(shown))
         if last and not matched:
             rest, matched = stop.matcher.feed(stop.detokenizer.flush())
             text += rest

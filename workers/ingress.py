@@ -16,6 +16,7 @@ from topics.codec import loads_object
 from topics.errors import RequestError
 from topics.headers import REPLY_TOPIC, TIER, ReplyAddress, RequestHeaders
 from topics.record import InboundRecord
+from topics.validation import request_kind
 from workers.config import IngressConfig
 from workers.request import Arrival
 
@@ -102,10 +103,7 @@ class Ingress:
         if headers.reply_topic is not None and not self.allowed(headers.reply_topic):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
         body = loads_object(record.value)
-        if "messages" not in body and "prompt" not in body:
-            raise RequestError.invalid_request(
-                "messages", "the body has neither messages (chat completions) nor prompt (completions): add one."
-            )
+        request_kind(body)
         now_s = self._monotonic_s()
         hard_deadline_s = None
         if (deadline_ms := headers.deadline_at_ms(record.timestamp_ms)) is not None:

@@ -118,7 +118,7 @@ class PromptBuilder:
     def build(self, body: Mapping[str, Any], *, request_id: str, created_s: int) -> PreparedRequest:
         """Check a decoded body and make its prompt. Raises `RequestError`."""
         request = parse_request(body)
-        if request.model not in self._served_names:
+        if request.model is not None and request.model not in self._served_names:
             raise RequestError.model_not_found(request.model, self._served_names)
         self._check_limit(request)
         if isinstance(request, ChatCompletionRequest):

@@ -54,9 +54,12 @@ class ReplyStream:
         return "".join(self._pieces)
 
     def take(self, token_ids: list[int], text: str | None) -> None:
-        piece = self._detokenizer.feed(token_ids) if self._detokenizer is not None else text or ""
+        if self._detokenizer is not None:
+            # The end token is a token of the answer, but no text, whether or not the tokenizer calls it special.
+            ends = self.prepared.eos_token_ids
+            text = self._detokenizer.feed([token for token in token_ids if token not in ends])
         self._new_ids.extend(token_ids)
-        self._add(piece)
+        self._add(text or "")
 
     def finish(self) -> None:
         """No more tokens come: let go of half a character that was held back."""

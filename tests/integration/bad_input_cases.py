@@ -69,7 +69,9 @@ _BODIES = [
     _answered("json array", b"[]", 400, "body", None, "is an array: send a JSON object"),
     _answered("json null", b"null", 400, "body", None, "is null: send a JSON object"),
     _answered("tombstone", None, 400, "body", None, "no value.*send a JSON body"),
-    _answered("no messages", orjson.dumps({"model": MODEL}), 400, "messages", None, "add"),
+    _answered(
+        "no messages", orjson.dumps({"model": MODEL}), 400, "messages", "missing_required_parameter", "add"
+    ),
     _answered("messages of the wrong shape", _chat(messages="hi"), 400, "messages", "invalid_type", "must be a list"),
     _answered("a message of the wrong shape", _chat(messages=[3]), 400, "messages.0", "invalid_type", "an object"),
     _answered("empty messages", _chat(messages=[]), 400, "messages", "invalid_value", "must not be empty"),

@@ -43,7 +43,7 @@ def put(folder: Path, name: str, script: str) -> None:
 
 
 def test_missing_java_says_which_package_brings_it(tools: Path) -> None:
-    with pytest.raises(KafkaToolMissingError, match=r"openjdk-17-jre-headless.*docker compose up.*BOOTSTRAP_SERVERS"):
+    with pytest.raises(KafkaToolMissingError, match=r"default-jre-headless.*docker compose up.*BOOTSTRAP_SERVERS"):
         find_java()
 
 

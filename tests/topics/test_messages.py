@@ -68,4 +68,4 @@ def test_half_a_million_bad_items_make_one_error() -> None:
 def test_there_is_a_json_schema(kind: type[GenerationRequest]) -> None:
     schema = kind.model_json_schema()
     assert schema["additionalProperties"] is False
-    assert "model" in schema["required"]
+    assert schema["required"] == ["messages" if kind is ChatCompletionRequest else "prompt"]
