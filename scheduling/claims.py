@@ -15,6 +15,7 @@ first admission, under the same rule.
 """
 
 from bisect import insort
+from collections import Counter
 
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Room
@@ -29,8 +30,8 @@ class Claims:
         self._heads: dict[PriorityClass, int] = {}
         self._preempted: dict[PriorityClass, list[RunningSequence]] = {}
         """No empty lists: a class that is a key has somebody waiting."""
-        self._passed = [0] * len(PriorityClass)
-        """Admissions of less urgent classes since the class's present front began to wait."""
+        self._passed: Counter[int] = Counter()
+        """By row: admissions of less urgent classes while it stood in front of its class."""
         self._backfills = 0
 
     # --- who waits ------------------------------------------------------------------------------------------------
@@ -70,9 +71,7 @@ class Claims:
 
     def may_go(self, priority: PriorityClass, with_heads: bool = True) -> bool:
         """Whether the front of a class may be admitted: nobody more urgent has been passed often enough."""
-        return all(
-            front >= priority or self._passed[front] < self._backfill_limit for front in self.waiting(with_heads)
-        )
+        return not any(front < priority and self._bars(front) for front in self.waiting(with_heads))
 
     def room(self) -> Room:
         """The classes that may give a *new* row: no front of their own, and `may_go`."""
@@ -82,8 +81,17 @@ class Claims:
         for priority in PriorityClass:
             if barred or priority in fronts:
                 room = room.without(priority)
-            barred = barred or (priority in fronts and self._passed[priority] >= self._backfill_limit)
+            barred = barred or (priority in fronts and self._bars(priority))
         return room
+
+    def _front(self, priority: PriorityClass) -> int:
+        """The row in front of a class that has one."""
+        preempted = self._preempted.get(priority)
+        return preempted[0].row if preempted else self._heads[priority]
+
+    def _bars(self, priority: PriorityClass) -> bool:
+        """Whether the class's front was passed as often as it may be."""
+        return self._passed[self._front(priority)] >= self._backfill_limit
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -97,8 +105,7 @@ class Claims:
 
     def drop_head(self, priority: PriorityClass) -> None:
         """The head was admitted, or ended while it waited."""
-        del self._heads[priority]
-        self._passed[priority] = 0
+        del self._passed[self._heads.pop(priority)]
 
     def drop_preempted(self, sequence: RunningSequence) -> None:
         """The sequence was readmitted, or ended while it waited."""
@@ -106,19 +113,17 @@ class Claims:
         waiting.remove(sequence)
         if not waiting:
             del self._preempted[sequence.service]
-        self._passed[sequence.service] = 0
+        del self._passed[sequence.row]
 
     def admitted(self, priority: PriorityClass) -> None:
         """Somebody of this class was admitted: every more urgent front was passed once more."""
-        passed = [front for front in self.waiting(with_heads=True) if front < priority]
-        for front in passed:
-            self._passed[front] += 1
+        passed = [self._front(front) for front in self.waiting(with_heads=True) if front < priority]
+        self._passed.update(passed)
         self._backfills += bool(passed)
 
     def check_integrity(self) -> None:
-        fronts = self.waiting(with_heads=True)
-        for priority in PriorityClass:
-            assert priority in fronts or self._passed[priority] == 0, f"{priority!r} was passed and nobody waits"
+        waiting_rows = {sequence.row for waiting in self._preempted.values() for sequence in waiting}
+        assert self._passed.keys() <= waiting_rows | set(self._heads.values()), "a row was passed and doesn't wait"
         for priority, waiting in self._preempted.items():
             assert waiting, f"{priority!r}: an empty list of preempted sequences"
             orders = [sequence.order for sequence in waiting]

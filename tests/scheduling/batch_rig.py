@@ -5,7 +5,7 @@ remembers every charge, so that tests can add them up.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kvcache.manager import KVCacheManager
 from scheduling.batch import BatchScheduler
@@ -15,7 +15,7 @@ from scheduling.ledger import Cause
 from scheduling.limits import BatchLimits
 from scheduling.plan import Outcome, StepPlan
 from scheduling.priority import PriorityClass
-from scheduling.qdisc import EVERYTHING, QdiscStatistics, Room
+from scheduling.qdisc import EVERYTHING, Qdisc, QdiscStatistics, Room
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeTracker
 
@@ -32,6 +32,8 @@ class PlainDiscipline:
         self.caused: Counter[int] = Counter()
         """Of what is charged, the extra work of preemptions."""
         self.settled: Counter[int] = Counter()
+        self.total = 0
+        """Charged less refunded, over all rows."""
         self.next_time: float | None = None
 
     def enqueue(self, row: int, now: float) -> None:
@@ -49,6 +51,7 @@ class PlainDiscipline:
             self.queues[self.index.service_of(row)].popleft()
             self.in_flight.add(row)
             self.charged[row] = self.cost.prompt_of(self.index, row)
+            self.total += self.charged[row]
         return row
 
     def upcoming(self, limit: int, skip: frozenset[PriorityClass] = frozenset()) -> list[int]:
@@ -64,6 +67,7 @@ class PlainDiscipline:
     def charge(self, row: int, cost: int, now: float, cause: Cause = Cause.OUTPUT) -> None:
         assert row in self.in_flight, f"row {row} is charged and was not dequeued"
         self.charged[row] += cost
+        self.total += cost
         if cause is Cause.PREEMPTION:
             self.caused[row] += cost
 
@@ -71,6 +75,7 @@ class PlainDiscipline:
         self.in_flight.remove(row)
         self.settled[row] += 1
         self.charged[row] -= refund
+        self.total -= refund
 
     def requeue(self, row: int, now: float) -> None:
         self.in_flight.remove(row)
@@ -115,13 +120,14 @@ class Rig:
         block_size: int = 4,
         strict: Iterable[PriorityClass] = (P0,),
         step_time: LinearStepTime = FLAT,
+        qdisc: Callable[[Index, CostModel], Qdisc] = PlainDiscipline,
         **limits: object,
     ) -> None:
         defaults: dict[str, object] = {"context_tokens": 100, "max_sequences": 4, "step_tokens": 32, "staged_rows": 16}
         self.limits = BatchLimits(**(defaults | limits))
         self.index = Index(capacity=4096, initial_rows=16)
         self.cost = CostModel()
-        self.qdisc = PlainDiscipline(self.index, self.cost)
+        self.qdisc = qdisc(self.index, self.cost)
         self.kv = KVCacheManager(blocks, block_size)
         self.lengths = LongestAnswer()
         self.tracker = StepTimeTracker(step_time)

@@ -1,0 +1,427 @@
+"""The batch scheduler under random arrivals, sizes, pools, staging delays, cancels and deadlines.
+
+A small model of the engine watches every plan: it knows, from the plans alone, what each request has computed, and
+checks each promise of `scheduling.batch` against it.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.accounting import AccountedQdisc
+from scheduling.cost import CostModel
+from scheduling.fifo import Fifo
+from scheduling.index import Index
+from scheduling.plan import Chunk, StepPlan
+from scheduling.priority import PriorityClass
+from scheduling.qdisc import Qdisc
+from scheduling.state import RequestState
+from scheduling.step_time import LinearStepTime
+from scheduling.strict import Strict
+from tests.scheduling.batch_rig import P0, PlainDiscipline, Rig
+
+CONTEXT = 40
+STEP_TIME = LinearStepTime(
+    fixed_s=0.010, per_prefill_token_s=0.001, per_decode_sequence_s=0.002, per_context_token_s=1e-5
+)
+DISCIPLINES: dict[str, Callable[[Index, CostModel], Qdisc]] = {
+    "plain": PlainDiscipline,
+    "strict": lambda index, cost: AccountedQdisc(index, cost, Strict(index)),
+    "fifo": lambda index, cost: AccountedQdisc(index, cost, Fifo(index)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request. Turns are turns of the engine."""
+
+    priority: PriorityClass
+    turn: int
+    prompt: int
+    estimate: int
+    answer: int
+    staging_turns: int
+    deadline_s: float
+    cancel_turn: int | None
+
+
+@dataclass(frozen=True)
+class World:
+    cases: list[Case]
+    discipline: str
+    blocks: int
+    block_size: int
+    max_sequences: int
+    step_tokens: int
+    step_max_s: float
+    prefill_floor: int
+    backfill_limit: int
+    staged_rows: int
+    predicted: int | None
+    paused_turns: frozenset[int]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    requests = st.builds(
+        Case,
+        priority=st.sampled_from(PriorityClass),
+        turn=st.integers(0, 30),
+        prompt=st.integers(1, CONTEXT + 2),
+        estimate=st.integers(1, 60),
+        answer=st.integers(1, 30),
+        staging_turns=st.integers(0, 4),
+        deadline_s=st.one_of(st.just(inf), st.floats(0.01, 1.0)),
+        cancel_turn=st.one_of(st.none(), st.integers(0, 60)),
+    )
+    block_size = draw(st.sampled_from([1, 4, 16]))
+    max_sequences = draw(st.integers(1, 8))
+    least = -(-CONTEXT // block_size)
+    return World(
+        cases=draw(st.lists(requests, min_size=1, max_size=25)),
+        discipline=draw(st.sampled_from(sorted(DISCIPLINES))),
+        blocks=draw(st.integers(least, 3 * least)),
+        block_size=block_size,
+        max_sequences=max_sequences,
+        step_tokens=draw(st.integers(max_sequences, 40)),
+        step_max_s=draw(st.sampled_from([0.001, 0.02, 0.03, inf])),
+        prefill_floor=draw(st.integers(1, 8)),
+        backfill_limit=draw(st.integers(0, 4)),
+        staged_rows=draw(st.integers(2, 16)),
+        predicted=draw(st.one_of(st.none(), st.integers(1, 20))),
+        paused_turns=draw(st.frozensets(st.integers(0, 40), max_size=10)),
+    )
+
+
+@dataclass
+class Watched:
+    """What the model knows of one request."""
+
+    case: Case
+    known: int = 0
+    """Prompt and output; 0 until it is staged."""
+    computed: int = 0
+    most_computed: int = 0
+    computed_in_all: int = 0
+    lost: int = 0
+    preemptions: int = 0
+    protected_until: int = 0
+    """What it had computed when it was last preempted."""
+    output: int = 0
+    ends: int = 0
+    admitted: bool = False
+    preempted: bool = False
+    decoding: bool = False
+    order: int = 0
+
+    @property
+    def running(self) -> bool:
+        return self.admitted and not self.preempted and not self.ends
+
+
+@dataclass
+class Simulation:
+    world: World
+    plans: list[StepPlan] = field(default_factory=list)
+    watched: dict[int, Watched] = field(default_factory=dict)
+    finished: list[Watched] = field(default_factory=list)
+    returning: list[tuple[int, int]] = field(default_factory=list)
+    """With the staging thread: when they come back, and which."""
+    passed: Counter[int] = field(default_factory=Counter)
+    """By row in front of its class, since it began to wait."""
+    admissions: int = 0
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.rig = Rig(
+            blocks=world.blocks,
+            block_size=world.block_size,
+            step_time=STEP_TIME,
+            strict=() if world.discipline == "fifo" else (P0,),
+            qdisc=DISCIPLINES[world.discipline],
+            context_tokens=CONTEXT,
+            max_sequences=world.max_sequences,
+            step_tokens=world.step_tokens,
+            step_max_s=world.step_max_s,
+            prefill_floor_tokens=world.prefill_floor,
+            backfill_limit=world.backfill_limit,
+            staged_rows=world.staged_rows,
+            staged_set_aside=1,
+        )
+        self.rig.lengths.output_tokens = world.predicted
+
+    def run(self) -> None:
+        pending = sorted(self.world.cases, key=lambda case: case.turn)
+        most_turns = 200 + 20 * sum(CONTEXT + case.answer for case in pending)
+        for turn in range(most_turns):
+            while pending and pending[0].turn <= turn:
+                self.arrive(pending.pop(0))
+            self.come_back(turn)
+            self.cancel_due(turn)
+            self.expire()
+            self.hand_out(turn)
+            self.step(turn not in self.world.paused_turns)
+            self.hand_out(turn)
+            if not pending and not self.rig.scheduler.has_work:
+                return
+        raise AssertionError(f"not done after {most_turns} turns: {self.watched}")
+
+    # --- one turn ------------------------------------------------------------------------------------------------
+
+    def arrive(self, case: Case) -> None:
+        row = self.rig.add(case.priority, estimate=case.estimate, deadline_s=self.rig.now + case.deadline_s)
+        assert row not in self.watched
+        self.watched[row] = Watched(case)
+
+    def come_back(self, turn: int) -> None:
+        due = [row for when, row in self.returning if when <= turn]
+        self.returning = [(when, row) for when, row in self.returning if when > turn]
+        for row in due:
+            watched = self.watched[row]
+            case = watched.case
+            answer = min(case.answer, CONTEXT - case.prompt)
+            self.rig.stage(row, case.prompt, answer, max_output=max(1, answer))
+            watched.known = case.prompt
+        for row in self.rig.scheduler.take_impossible():
+            assert self.watched[row].case.prompt + 1 > CONTEXT
+            self.end(row, RequestState.FAILED)
+
+    def cancel_due(self, turn: int) -> None:
+        for row, watched in list(self.watched.items()):
+            if watched.case.cancel_turn is not None and watched.case.cancel_turn <= turn:
+                self.rig.scheduler.cancel(row, self.rig.now)
+                self.end(row, RequestState.CANCELLED)
+        self.rig.scheduler.check_integrity()
+
+    def expire(self) -> None:
+        for row in self.rig.scheduler.expire(self.rig.now):
+            assert not self.watched[row].admitted
+            self.end(row, RequestState.EXPIRED)
+
+    def hand_out(self, turn: int) -> None:
+        for row in self.rig.scheduler.to_stage(self.rig.now):
+            assert row not in [other for _, other in self.returning], f"row {row} was handed out twice"
+            self.returning.append((turn + self.watched[row].case.staging_turns, row))
+
+    def end(self, row: int, state: RequestState) -> None:
+        assert self.rig.state(row) is state
+        watched = self.watched.pop(row)
+        watched.ends += 1
+        del self.passed[row]
+        self.finished.append(watched)
+        self.returning = [(when, other) for when, other in self.returning if other != row]
+        self.rig.forget(row)
+
+    def step(self, may_dispatch: bool) -> None:
+        fronts = dict(self.fronts())
+        plan = self.rig.schedule(may_dispatch)
+        if plan is None:
+            assert not any(watched.running for watched in self.watched.values())
+            self.rig.now += 0.01
+            return
+        self.plans.append(plan)
+        self.check_victims(plan)
+        for row in plan.preempted:
+            self.preempt(row)
+        self.check_passes(plan, fronts, may_dispatch)
+        for row in plan.admitted:
+            self.admit(row)
+        self.check_budgets(plan)
+        self.check_order(plan)
+        for chunk in plan.chunks:
+            self.compute(chunk)
+        for row in self.rig.settle(plan):
+            self.end(row, RequestState.FINISHED)
+
+    # --- what must hold ------------------------------------------------------------------------------------------
+
+    def strict(self, watched: Watched) -> bool:
+        return watched.case.priority == P0 and self.world.discipline != "fifo"
+
+    def check_victims(self, plan: StepPlan) -> None:
+        """Nobody is evicted before it got further than last time, nor while somebody less entitled stays."""
+        stay = [watched for row, watched in self.watched.items() if watched.running and row not in plan.preempted]
+        strict_decodes = any(self.strict(watched) and watched.decoding for watched in stay)
+        for row in plan.preempted:
+            victim = self.watched[row]
+            assert victim.running
+            assert not victim.preemptions or victim.computed > victim.protected_until or strict_decodes, (
+                "a victim again without progress"
+            )
+            for other in stay:
+                protected = other.preemptions and other.computed <= other.protected_until
+                assert protected or self.yields_first(other) < self.yields_first(victim), "the wrong victim"
+
+    def yields_first(self, watched: Watched) -> tuple[bool, PriorityClass, int]:
+        return not self.strict(watched), watched.case.priority, watched.order
+
+    def preempt(self, row: int) -> None:
+        watched = self.watched[row]
+        assert watched.running
+        watched.preemptions += 1
+        watched.lost += watched.computed
+        watched.protected_until = watched.computed
+        watched.computed = 0
+        watched.preempted = True
+        watched.decoding = False
+
+    def admit(self, row: int) -> None:
+        watched = self.watched[row]
+        assert watched.known > 0, "admitted without tokens"
+        assert not watched.running
+        if not watched.admitted:
+            self.admissions += 1
+            watched.order = self.admissions
+        watched.admitted = True
+        watched.preempted = False
+        del self.passed[row]
+
+    def compute(self, chunk: Chunk) -> None:
+        watched = self.watched[chunk.row]
+        assert watched.running
+        assert chunk.decode == watched.decoding
+        assert chunk.start == watched.computed, "computed twice, or skipped"
+        watched.computed += chunk.tokens
+        watched.most_computed = max(watched.most_computed, watched.computed)
+        watched.computed_in_all += chunk.tokens
+        assert watched.computed <= watched.known, "computed what is not known"
+        assert chunk.samples == (watched.computed == watched.known)
+        assert len(self.rig.kv.table(chunk.row)) * self.world.block_size >= watched.computed
+        if chunk.samples:
+            watched.known += 1
+            watched.output += 1
+            watched.decoding = True
+
+    def check_budgets(self, plan: StepPlan) -> None:
+        world, running = self.world, [watched for watched in self.watched.values() if watched.running]
+        assert len(running) <= world.max_sequences
+        assert sum(chunk.tokens for chunk in plan.chunks) <= world.step_tokens
+        assert plan.chunks
+        decodes = {row for row, watched in self.watched.items() if watched.decoding}
+        assert decodes == {chunk.row for chunk in plan.chunks if chunk.decode}, "a decode was left out"
+        if plan.prefill_tokens > world.prefill_floor:
+            assert plan.predicted_s <= world.step_max_s + 1e-9
+        if len(running) > len(decodes):
+            assert plan.prefill_tokens >= 1, "prompts don't get on"
+
+    def check_order(self, plan: StepPlan) -> None:
+        groups = []
+        for chunk in plan.chunks:
+            watched = self.watched[chunk.row]
+            groups.append((not self.strict(watched), not chunk.decode, watched.order))
+        assert groups == sorted(groups)
+
+    def fronts(self) -> Iterator[tuple[PriorityClass, int]]:
+        """The row that stands first in each class: the preempted one admitted first, or the reserved head."""
+        for priority in PriorityClass:
+            mine = [(row, watched) for row, watched in self.watched.items() if watched.case.priority == priority]
+            preempted = [(watched.order, row) for row, watched in mine if watched.preempted]
+            if preempted:
+                yield priority, min(preempted)[1]
+            for row, _ in mine:
+                if not preempted and self.rig.state(row) is RequestState.CLAIMED:
+                    yield priority, row
+
+    def check_passes(self, plan: StepPlan, fronts: dict[PriorityClass, int], may_dispatch: bool) -> None:
+        """Less urgent rows passed a front at most as often as allowed, as long as it was the front."""
+        if not may_dispatch:
+            # Heads can't go, and preempted sequences must: nobody is passed by choice.
+            return
+        for row in plan.admitted:
+            for priority, front in fronts.items():
+                if front not in plan.admitted and self.watched[row].case.priority > priority:
+                    self.passed[front] += 1
+        assert not self.passed or max(self.passed.values()) <= self.world.backfill_limit
+
+    def check_end(self) -> None:
+        world, rig = self.world, self.rig
+        assert len(self.finished) == len(world.cases)
+        assert all(watched.ends == 1 for watched in self.finished)
+        for watched in self.finished:
+            # All but the last sampled token are computed once, and once more for every time they were lost.
+            if watched.output and watched.output == min(watched.case.answer, CONTEXT - watched.case.prompt):
+                assert watched.computed_in_all == watched.case.prompt + watched.output - 1 + watched.lost
+        assert rig.kv.free_blocks == world.blocks
+        assert rig.kv.reserved_blocks == 0
+        assert len(rig.index) == 0
+        statistics = rig.scheduler.statistics()
+        assert statistics.lost_tokens == sum(watched.lost for watched in self.finished)
+        assert statistics.prefill_tokens + statistics.decode_tokens == sum(
+            watched.computed_in_all for watched in self.finished
+        )
+        self.check_charges(statistics.lost_tokens)
+
+    def check_charges(self, lost: int) -> None:
+        """To the unit: prompts that were computed, tokens that were given, and what was computed twice."""
+        due = lost + sum(
+            min(watched.case.prompt, watched.most_computed) + 2 * watched.output for watched in self.finished
+        )
+        qdisc = self.rig.qdisc
+        if isinstance(qdisc, AccountedQdisc):
+            ledger = qdisc.ledger()
+            assert (ledger.open, ledger.settled) == (0, due)
+        else:
+            assert isinstance(qdisc, PlainDiscipline)
+            assert not qdisc.in_flight
+            assert qdisc.total == due
+
+
+def simulate(world: World) -> Simulation:
+    simulation = Simulation(world)
+    simulation.run()
+    simulation.check_end()
+    return simulation
+
+
+@given(worlds())
+def test_every_promise_holds(world: World) -> None:
+    simulate(world)
+
+
+@settings(max_examples=settings.default.max_examples // 4)
+@given(worlds())
+def test_the_same_events_give_the_same_plans(world: World) -> None:
+    assert simulate(world).plans == simulate(world).plans
+
+
+def test_a_short_pool_preempts_a_lot_and_loses_nothing() -> None:
+    """The generator's worlds preempt now and then; this one does most of the time, so the rules above are met."""
+    draw = random.Random(7)
+    cases = [
+        Case(
+            priority=PriorityClass(draw.randrange(4)),
+            turn=draw.randrange(150),
+            prompt=draw.randrange(1, 20),
+            estimate=draw.randrange(1, 60),
+            answer=20,
+            staging_turns=draw.randrange(4),
+            deadline_s=inf,
+            cancel_turn=draw.choice([None, None, None, draw.randrange(250)]),
+        )
+        for _ in range(150)
+    ]
+    simulation = simulate(
+        World(
+            cases=cases,
+            discipline="strict",
+            blocks=12,
+            block_size=4,
+            max_sequences=8,
+            step_tokens=24,
+            step_max_s=0.04,
+            prefill_floor=4,
+            backfill_limit=4,
+            staged_rows=16,
+            predicted=2,
+            paused_turns=frozenset(),
+        )
+    )
+    statistics = simulation.rig.scheduler.statistics()
+    assert statistics.preemptions > 75
+    assert statistics.readmitted > 50
+    assert statistics.backfills > 10
