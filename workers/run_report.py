@@ -27,8 +27,7 @@ def comparison(runs: Sequence[ReportRun]) -> tuple[list[str], list[list[str]]]:
     """Headings and one row a run. Times in ms; a class that no run has gets no column."""
     classes = sorted({label for run in runs for label in run.figures["by_class"]})
     headings = ["policy", "load", "makespan s", "tokens/s"]
-    headings += [f"{label} TTFT p95" for label in classes]
-    headings += [f"{label} SLO" for label in classes]
+    headings += [f"{label} TTFT p95 (SLO)" for label in classes]
     headings += ["Jain", "gap max", "recomputed", "slowest ÷ fastest"]
     return headings, [_row(run, classes) for run in runs]
 
@@ -43,8 +42,10 @@ def _row(run: ReportRun, classes: Sequence[str]) -> list[str]:
         run.load,
         _number(figures["duration"], 1),
         _number(figures["output_throughput"], 1),
-        *(_number(_percentile(group.get("percentiles_ttft_ms"), 95), 1) for group in by_class),
-        *(_percent(group.get("slo_attainment")) for group in by_class),
+        *(
+            f"{_number(_percentile(group.get('percentiles_ttft_ms'), 95), 0)} ({_percent(group.get('slo_attainment'))})"
+            for group in by_class
+        ),
         _number(fair.get("jain"), 4),
         _number(fair.get("gap_max"), 0),
         _percent(figures["engine"]["recomputed_over_all_tokens"]),
