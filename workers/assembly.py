@@ -28,10 +28,13 @@ from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.staging import StageJob
 
-__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "strict_classes"]
+__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "engine_inbox", "strict_classes"]
 
 _PRIOR_OUTPUT_TOKENS = 256
 """Prior of the length prediction for a request that names no limit: about the mean answer of public chat traces."""
+
+_OTHER_MESSAGES = 16_384
+"""Room in the mailbox for what is not an arrival: staging results, and a revocation for each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,11 @@ class Assembly:
     qdisc: Qdisc
     index: Index
     kv: KVCacheManager
-    inbox: Mailbox[EngineMessage]
+
+
+def engine_inbox(max_rows: int) -> Mailbox[EngineMessage]:
+    """A mailbox that arrivals cannot fill: the residency lets in no more than `max_rows`, and one batch a partition."""
+    return Mailbox(2 * max_rows + _OTHER_MESSAGES)
 
 
 def class_tree(config: SchedulingConfig, rates: LinearStepTime, cost: CostModel, max_sequences: int) -> TreeConfig:
@@ -84,6 +91,7 @@ def assemble(
     max_rows: int,
     context_tokens: int,
     outbox: Outbox,
+    inbox: Mailbox[EngineMessage],
     stage: Callable[[StageJob], None],
     new_detokenizer: Callable[[], Detokenizer],
     clock: Callable[[], float],
@@ -110,7 +118,6 @@ def assemble(
         lengths=lengths,
         strict_classes=strict_classes(tree),
     )
-    inbox: Mailbox[EngineMessage] = Mailbox(2 * max_rows + limits.staged_rows + _CONTROL_MESSAGES)
     built = Engine(
         scheduler=scheduler,
         index=index,
@@ -125,8 +132,4 @@ def assemble(
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,
     )
-    return Assembly(built, scheduler, qdisc, index, kv, inbox)
-
-
-_CONTROL_MESSAGES = 4_096
-"""Room in the mailbox for revocations and orders: a rebalance sends one for each partition."""
+    return Assembly(built, scheduler, qdisc, index, kv)

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from scheduling.batch import BatchScheduler
-from scheduling.length import LengthPredictor
-from scheduling.prompt_ratio import PromptRatio
-
 from kvcache.manager import KVCacheManager
+from scheduling.batch import BatchScheduler
 from scheduling.index import Index
+from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
@@ -36,6 +35,8 @@ class Revoked:
 
     topic: str
     partition: int
+    epoch: int
+    """The assignment that ended. What comes of a later one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,10 @@ class Engine:
                 if self._arrivals.get(job.row) is job.arrival:
                     self._scheduler.staging_failed(job.row, now)
                     self._end(job.row, error, now)
-            case Revoked(topic, partition):
+            case Revoked(topic, partition, epoch):
                 for row, arrival in list(self._arrivals.items()):
-                    if arrival.id.topic == topic and arrival.id.partition == partition:
+                    place = arrival.id
+                    if (place.topic, place.partition, arrival.epoch) == (topic, partition, epoch):
                         self._scheduler.cancel(row, now)
                         self._forget(row)
             case Drain():

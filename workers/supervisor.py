@@ -35,15 +35,23 @@ def parse_devices(text: str) -> list[str]:
     return devices
 
 
-async def supervise(devices: Sequence[str], serve_arguments: Sequence[str]) -> int:
-    """Run `headrace serve --device D …` for each device until SIGTERM or SIGINT; the worst exit code."""
+async def supervise(devices: Sequence[str], serve_arguments: Sequence[str], *, health_file: str | None = None) -> int:
+    """Run `headrace serve --device D …` for each device until SIGTERM or SIGINT; the worst exit code.
+
+    Each worker has a health file of its own, FILE.DEVICE: one that is stuck must not hide behind the others.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_keep_running(device, serve_arguments, stop)) for device in devices]
+            tasks = []
+            for device in devices:
+                own = ["--device", device, *serve_arguments]
+                if health_file is not None:
+                    own += ["--health-file", f"{health_file}.{device.replace(':', '-')}"]
+                tasks.append(group.create_task(_keep_running(device, own, stop)))
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -53,9 +61,7 @@ async def supervise(devices: Sequence[str], serve_arguments: Sequence[str]) -> i
 async def _keep_running(device: str, serve_arguments: Sequence[str], stop: asyncio.Event) -> int:
     backoff_s = _FIRST_BACKOFF_S
     while True:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.cli", "serve", "--device", device, *serve_arguments
-        )
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "workers.cli", "serve", *serve_arguments)
         ended = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)

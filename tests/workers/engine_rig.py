@@ -7,7 +7,7 @@ from scheduling.step_time import LinearStepTime
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
-from workers.assembly import Assembly, assemble
+from workers.assembly import Assembly, assemble, engine_inbox
 from workers.config import EngineConfig, SchedulingConfig
 from workers.detokenizer import Detokenizer
 from workers.outbox import Outbox, Publication
@@ -62,6 +62,7 @@ class Rig:
             num_blocks=self.num_blocks,
             block_size=4,
         )
+        self.inbox = engine_inbox(1_000)
         self.parts: Assembly = assemble(
             self.engine_config,
             SchedulingConfig(policy=self.policy),
@@ -70,6 +71,7 @@ class Rig:
             max_rows=1_000,
             context_tokens=256,
             outbox=self.outbox,
+            inbox=self.inbox,
             stage=self._stage,
             new_detokenizer=letter_detokenizer,
             clock=self.clock,
@@ -102,7 +104,7 @@ class Rig:
             max_tokens=output,
         )
         self.prompts[request_id] = (prompt, output)
-        self.parts.inbox.put(arrival)
+        self.inbox.put(arrival)
         return arrival
 
     def run(self, turns: int = 10_000) -> None:
@@ -112,7 +114,7 @@ class Rig:
             self.take()
             self.parts.scheduler.check_integrity()
             self.parts.index.check_integrity()
-            if not worked and not self.parts.inbox:
+            if not worked and not self.inbox:
                 return
         raise AssertionError(f"still work after {turns} turns")
 
@@ -135,7 +137,7 @@ class Rig:
     def answer(self, job: StageJob) -> None:
         request_id = job.arrival.headers.request_id
         if request_id in self.refuse:
-            self.parts.inbox.put(Refused(job, self.refuse[request_id]))
+            self.inbox.put(Refused(job, self.refuse[request_id]))
             return
         prompt, output = self.prompts[request_id]
         prepared = PreparedRequest(
@@ -150,4 +152,4 @@ class Rig:
             stream=True,
             include_usage=False,
         )
-        self.parts.inbox.put(Staged(job, prepared))
+        self.inbox.put(Staged(job, prepared))

@@ -133,7 +133,7 @@ def test_draining_finishes_what_runs_and_starts_nothing() -> None:
         rig.arrive(f"r{number}", output=10)
     rig.parts.engine.step()
     rig.parts.engine.step()
-    rig.parts.inbox.put(Drain())
+    rig.inbox.put(Drain())
     rig.arrive("late")
     rig.run()
     assert rig.parts.engine.drained
@@ -147,7 +147,7 @@ def test_a_revoked_partition_leaves_without_an_answer() -> None:
         rig.arrive(f"r{number}", output=10, partition=number % 2)
     rig.parts.engine.step()
     rig.parts.engine.step()
-    rig.parts.inbox.put(Revoked("inference.p1", 1))
+    rig.inbox.put(Revoked("inference.p1", 1, 1))
     rig.run()
     assert set(rig.endings) == {"r0", "r2", "r4"}
     assert len(rig.parts.index) == 0
@@ -159,7 +159,7 @@ def test_tokens_that_come_after_the_row_was_dropped_are_ignored() -> None:
     rig.arrive("gone", partition=1)
     rig.parts.engine.step()
     assert len(rig.jobs) == 1
-    rig.parts.inbox.put(Revoked("inference.p1", 1))
+    rig.inbox.put(Revoked("inference.p1", 1, 1))
     rig.parts.engine.step()
     rig.arrive("other", partition=0)
     rig.parts.engine.step()

@@ -1,0 +1,211 @@
+"""Kafka, a worker, a batch flood and an urgent prompt on this machine; ends by itself.
+
+Two tenants flood P3 with a batch, acme with twice globex's weight. While it runs, prompts are sent to P0; the first
+one's answer is streamed to the terminal. Then a table (who got what) and one request's trace.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from topics.client import Answer, HeadraceClient
+from topics.kafka_distribution import BrokerError
+from topics.local_broker import LocalBroker
+from workers.commands.serving import add_worker_arguments, load_with_progress, worker_config
+from workers.config import WorkerConfig
+
+__all__ = ["add_arguments", "run"]
+
+_TENANT_WEIGHTS = {"acme": 2.0, "globex": 1.0}
+_BATCH_PER_TENANT = 40
+_BATCH_TOKENS = 16
+_URGENT = (
+    "Explain in two sentences what a headrace is.",
+    "Name three rivers in Europe.",
+    "Write one sentence about turbines.",
+    "What does a queue do?",
+    "Say hello to a new colleague.",
+)
+_URGENT_TOKENS = 32
+_SUBJECTS = ("a lighthouse", "a tram", "the first snow", "a bakery", "an old bridge", "a library", "the harbour", "tea")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One answered request of the story."""
+
+    priority: str
+    tenant: str
+    answer: Answer
+
+    @property
+    def ttft_s(self) -> float:
+        first_s = self.answer.first_delta_s
+        return (self.answer.ended_s if first_s is None else first_s) - self.answer.sent_s
+
+    @property
+    def tokens(self) -> int:
+        return int(self.answer.usage["completion_tokens"])
+
+    @property
+    def cost(self) -> int:
+        return int(self.answer.usage["prompt_tokens"]) + 2 * self.tokens
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_worker_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the table as JSON instead, and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    console = Console(stderr=arguments.json, highlight=False)
+    started_s = time.monotonic()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder,
+            LocalBroker(Path(folder), on_progress=console.print) as broker,
+        ):
+            config = worker_config(
+                arguments,
+                kafka={"bootstrap_servers": broker.bootstrap_servers},
+                scheduling={"tenant_weights": _TENANT_WEIGHTS},
+                **({} if arguments.max_sequences else {"engine": {"max_sequences": 16}}),
+            )
+            served = asyncio.run(_story(config, console))
+    except BrokerError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(_figures(served)))
+    else:
+        console.print(_table(served))
+        console.print(f"Done in {time.monotonic() - started_s:.0f} s. Next: `headrace dev`, then `headrace send`.")
+    return 0
+
+
+async def _story(config: WorkerConfig, console: Console) -> list[Served]:
+    model = await asyncio.to_thread(load_with_progress, config, console)
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from workers.commands.local_worker import local_worker
+    from workers.trace_tree import trace_tree
+
+    exporter = InMemorySpanExporter()
+    processors = [SimpleSpanProcessor(exporter)]
+    async with local_worker(config, model, console, span_processors=processors, partitions=2) as worker:
+        tracer = worker.provider.get_tracer("headrace.client")
+        async with HeadraceClient(config.kafka.bootstrap_servers, tracer=tracer) as client:
+            served, first = await _play(client, console)
+    spans = [span for span in exporter.get_finished_spans() if span.context is not None]
+    trace_id = next(
+        span.context.trace_id
+        for span in spans
+        if (span.attributes or {}).get("messaging.message.id") == first and span.context is not None
+    )
+    console.print("\nThe trace of the first urgent request, from the producer to the last token:")
+    console.print(
+        trace_tree([span for span in spans if span.context is not None and span.context.trace_id == trace_id])
+    )
+    return served
+
+
+async def _play(client: HeadraceClient, console: Console) -> tuple[list[Served], str]:
+    console.print(f"Flooding P3: {_BATCH_PER_TENANT} requests each of acme (weight 2) and globex (weight 1) …")
+    async with asyncio.TaskGroup() as tasks:
+        batch = []
+        for number in range(_BATCH_PER_TENANT):
+            for tenant in _TENANT_WEIGHTS:
+                prompt = f"Write a short note, number {number}, about {_SUBJECTS[number % len(_SUBJECTS)]}."
+                batch.append(tasks.create_task(_ask(client, "p3", tenant, prompt, _BATCH_TOKENS)))
+        # The flood is on its way when the first of it is answered.
+        await asyncio.wait(batch, return_when=asyncio.FIRST_COMPLETED)
+        first = await _stream_to_terminal(client, console)
+        # One after the other: each meets the machine as the batch leaves it.
+        others = [await _ask(client, "p0", "initech", prompt, _URGENT_TOKENS) for prompt in _URGENT[1:]]
+        left = sum(not task.done() for task in batch)
+        console.print(f"{len(_URGENT)} urgent prompts answered; {left} of the batch still to come …")
+    return [first, *others, *(task.result() for task in batch)], first.answer.request_id
+
+
+async def _ask(client: HeadraceClient, priority: str, tenant: str, prompt: str, max_tokens: int) -> Served:
+    answer = await client.complete(
+        prompt,
+        priority=priority,
+        tenant=tenant,
+        flow=f"{tenant}-demo",
+        max_tokens=max_tokens,
+        temperature=0,
+        stream=True,
+    )
+    return Served(priority, tenant, answer)
+
+
+async def _stream_to_terminal(client: HeadraceClient, console: Console) -> Served:
+    prompt = _URGENT[0]
+    console.print(f"\nP0, in the middle of the flood: {prompt}\n")
+    stream = await client.stream(
+        prompt, priority="p0", tenant="initech", flow="initech-demo", max_tokens=_URGENT_TOKENS, temperature=0
+    )
+    async for delta in stream:
+        console.print(delta.text, end="", style="bold", markup=False)
+    console.print("\n")
+    assert stream.answer is not None
+    return Served("p0", "initech", stream.answer)
+
+
+def _contended(served: Sequence[Served]) -> list[Served]:
+    """What was answered while every tenant of the batch still had something waiting: there shares mean something."""
+    batch = [one for one in served if one.priority == "p3"]
+    last_sent_s = max(one.answer.sent_s for one in batch)
+    first_done_s = min(max(one.answer.ended_s for one in batch if one.tenant == tenant) for tenant in _TENANT_WEIGHTS)
+    return [one for one in served if last_sent_s <= one.answer.ended_s <= first_done_s]
+
+
+def _figures(served: Sequence[Served]) -> list[dict[str, object]]:
+    contended = _contended(served)
+    total = sum(one.cost for one in contended)
+    rows: list[dict[str, object]] = []
+    for priority, tenant in sorted({(one.priority, one.tenant) for one in served}):
+        mine = [one for one in served if (one.priority, one.tenant) == (priority, tenant)]
+        waits = sorted(one.ttft_s for one in mine)
+        share = sum(one.cost for one in contended if (one.priority, one.tenant) == (priority, tenant)) / total
+        rows.append(
+            {
+                "class": priority,
+                "tenant": tenant,
+                "requests": len(mine),
+                "ttft_p50_s": round(median(waits), 3),
+                "ttft_p95_s": round(waits[min(len(waits) - 1, int(0.95 * len(waits)))], 3),
+                "tokens": sum(one.tokens for one in mine),
+                "share_of_cost": round(share, 3),
+            }
+        )
+    return rows
+
+
+def _table(served: Sequence[Served]) -> Table:
+    table = Table(title="Who got what (share of cost: while both batches had requests waiting)")
+    for heading in ("class", "tenant", "requests", "TTFT p50", "TTFT p95", "tokens", "share of cost"):
+        table.add_column(heading, justify="left" if heading in ("class", "tenant") else "right")
+    for row in _figures(served):
+        table.add_row(
+            str(row["class"]),
+            str(row["tenant"]),
+            str(row["requests"]),
+            f"{row['ttft_p50_s']:.2f} s",
+            f"{row['ttft_p95_s']:.2f} s",
+            str(row["tokens"]),
+            f"{row['share_of_cost']:.0%}",
+        )
+    return table

@@ -1,0 +1,327 @@
+"""A worker: one accelerator's engine between its consumers and its reply topics.
+
+Knows the order in which things start and end, and who hands what to whom. Does not know how any of them works.
+
+Start: model (given, warm) → topics checked → producers → engine and staging threads → consumers join their groups last.
+End (`stop` is set): consumers pause → the engine drains within the grace period, what waits is left for the next worker
+→ replies are delivered → offsets committed → groups left → producers and threads stopped.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from opentelemetry.trace import Tracer
+
+from scheduling.default_tree import default_tree
+from scheduling.priority import PriorityClass
+from topics.admin import KafkaAdmin
+from topics.aiokafka_producer import KafkaUnavailableError
+from topics.catalogue import Catalogue, Severity, check_topics
+from topics.consumer import ClassConsumer, PartitionEpoch
+from topics.kafka_settings import KafkaSettings
+from topics.producer import DeltaProducer, ReplyProducer
+from topics.record import InboundRecord
+from topics.record_producer import ProducerStoppedError, RecordRefusedError
+from workers.assembly import assemble, engine_inbox
+from workers.config import WorkerConfig
+from workers.detokenizer import DetokenizerFactory
+from workers.egress import Egress
+from workers.engine import Drain, Revoked
+from workers.engine_thread import EngineThread
+from workers.health import HealthFile
+from workers.ingress import Ingress, Refusal
+from workers.loaded_model import LoadedModel
+from workers.outbox import Outbox
+from workers.prompt import PromptBuilder
+from workers.request import Arrival
+from workers.residency import Residency
+from workers.staging import Staging
+from workers.terminal_writer import Delivered, ReplyTopics, TerminalWriter
+from workers.tracing import ReplySent, RequestTracer, WallClock
+
+__all__ = ["TopicsNotReadyError", "Worker", "WorkerFailedError"]
+
+log = logging.getLogger(__name__)
+
+_DELIVERY_GRACE_S = 10.0
+"""At the end, how long replies may take to reach the broker."""
+_RECORD_OVERHEAD_BYTES = 512
+_DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
+
+
+class TopicsNotReadyError(Exception):
+    """The topics are not as a worker needs them; the message says which and what to do."""
+
+
+class WorkerFailedError(Exception):
+    """A part of the worker broke: it must end and be started again."""
+
+
+class Worker:
+    """`await Worker(…).run(stop)`; `ready` is set when the worker has joined its groups."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        model: LoadedModel,
+        kafka: KafkaSettings,
+        tracer: Tracer,
+        *,
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self._config = config
+        self._kafka = kafka
+        self._on_progress = on_progress
+        self._catalogue = Catalogue(prefix=config.kafka.topic_prefix, group_prefix=config.kafka.group_prefix)
+        self._classes = tuple(PriorityClass.from_label(label) for label in config.classes)
+        self._topics = ReplyTopics(self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters)
+        groups = {priority: self._catalogue.group(priority.label) for priority in self._classes}
+        group_of = {self._catalogue.requests(priority.label): groups[priority] for priority in self._classes}
+        self._tracer = RequestTracer(tracer, WallClock(), group_of, config.kafka.client_id)
+        self._engine_ended = asyncio.Event()
+        self._engine_error: BaseException | None = None
+        self._intake_open = False
+
+        tree = default_tree()
+        weights = {priority: tree.of(priority).weight for priority in self._classes}
+        self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
+        self._ingress = Ingress(
+            config.ingress,
+            default_reply_topic=self._topics.replies,
+            trust_tenant_header=config.scheduling.trust_tenant_header,
+            ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
+            accept=self._accept,
+            refuse=self._refuse,
+        )
+        self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
+        builder = PromptBuilder(
+            model.tokenizer,
+            model.limits,
+            model.served_names,
+            default_max_tokens=config.model.default_max_tokens,
+        )
+        new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
+        self._inbox = engine_inbox(config.ingress.max_rows)
+        self._staging = Staging(
+            lambda arrival: builder.prepare(arrival.record, arrival.headers),
+            self._inbox.put,
+        )
+        self._parts = assemble(
+            config.engine,
+            config.scheduling,
+            runner=model.runner,
+            rates=model.rates,
+            max_rows=config.ingress.max_rows,
+            context_tokens=model.limits.context_tokens,
+            outbox=self._outbox,
+            inbox=self._inbox,
+            stage=self._staging.submit,
+            new_detokenizer=new_detokenizer,
+            clock=time.monotonic,
+        )
+        self._thread = EngineThread(self._parts.engine, self._inbox, self._engine_broke)
+        self._deltas = DeltaProducer(kafka)
+        self._replies = {priority: ReplyProducer(kafka, priority.label) for priority in self._classes}
+        self._writers = {
+            priority: TerminalWriter(self._replies[priority], self._topics, self._delivered)
+            for priority in self._classes
+        }
+        self._egress = Egress(
+            config.egress,
+            outbox=self._outbox,
+            topics=self._topics,
+            deltas=self._deltas,
+            writers=self._writers,
+            groups=groups,
+            new_detokenizer=new_detokenizer,
+        )
+        self._consumers = {priority: self._consumer(priority) for priority in self._classes}
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain.
+
+        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self._check_topics()
+        async with AsyncExitStack() as clean_up:
+            for producer in (self._deltas, *self._replies.values()):
+                await producer.start()
+                clean_up.push_async_callback(producer.stop)
+            self._staging.start()
+            clean_up.push_async_callback(asyncio.to_thread, self._staging.stop)
+            self._thread.start()
+            clean_up.push_async_callback(asyncio.to_thread, self._thread.stop)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    await self._serve(stop, tasks)
+            except ExceptionGroup as group:
+                expected, bugs = group.split((WorkerFailedError, KafkaUnavailableError, *_DELIVERY_BROKE))
+                if expected is None or bugs is not None:
+                    raise
+                error = expected.exceptions[0]
+                if isinstance(error, _DELIVERY_BROKE):
+                    raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
+                raise error from group
+
+    async def _check_topics(self) -> None:
+        async with KafkaAdmin(self._kafka) as admin:
+            problems = await check_topics(admin, self._catalogue, labels=self._config.classes)
+        for problem in problems:
+            if problem.severity is Severity.WARNING:
+                log.warning("%s", problem)
+        errors = [str(problem) for problem in problems if problem.severity is Severity.ERROR]
+        if errors:
+            raise TopicsNotReadyError("\n".join(errors))
+
+    async def _serve(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        ended = asyncio.Event()
+        egress = tasks.create_task(self._egress.run())
+        writers = [tasks.create_task(writer.run()) for writer in self._writers.values()]
+        if self._config.health.file is not None:
+            tasks.create_task(self._health(self._config.health.file).run(ended))
+        try:
+            self._intake_open = True
+            for consumer in self._consumers.values():
+                await consumer.start()
+            watchers = [tasks.create_task(consumer.wait_closed()) for consumer in self._consumers.values()]
+            for consumer in self._consumers.values():
+                await consumer.wait_assigned()
+            self._on_progress(f"Ready: serving {', '.join(self._config.classes)} as {self._topics.replies} answers.")
+            self.ready.set()
+            await self._until_stopped(stop)
+            await self._drain(egress, writers)
+            for consumer in self._consumers.values():
+                await consumer.stop()
+            await asyncio.wait(watchers)
+        finally:
+            ended.set()
+            for consumer in self._consumers.values():
+                await consumer.stop()
+
+    async def _until_stopped(self, stop: asyncio.Event) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        broken = asyncio.create_task(self._engine_ended.wait())
+        try:
+            await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            broken.cancel()
+        if self._engine_ended.is_set():
+            raise WorkerFailedError(f"the engine broke: {self._engine_error!r}") from self._engine_error
+
+    async def _drain(self, egress: asyncio.Task[None], writers: Sequence[asyncio.Task[None]]) -> None:
+        """Nothing new; what runs ends within the grace period or is left; what is answered is delivered."""
+        self._on_progress("Draining: nothing new starts, what runs may finish …")
+        self._intake_open = False
+        for consumer in self._consumers.values():
+            consumer.set_paused(True)
+        self._inbox.put(Drain())
+        grace_s = self._config.egress.drain_grace_s
+        if not await asyncio.to_thread(self._thread.wait_drained, grace_s):
+            log.warning("some requests still ran after %g s: they are left for the next worker", grace_s)
+        await asyncio.to_thread(self._thread.stop)
+        self._egress.close()
+        try:
+            async with asyncio.timeout(_DELIVERY_GRACE_S):
+                await egress
+                for writer in self._writers.values():
+                    writer.close()
+                await asyncio.wait(writers)
+        except TimeoutError:
+            log.warning("the broker did not take all replies in %g s: the next worker answers again", _DELIVERY_GRACE_S)
+            for task in (egress, *writers):
+                task.cancel()
+
+    def _health(self, path: Path) -> HealthFile:
+        return HealthFile(
+            path,
+            self._config.health.interval_s,
+            last_turn_s=lambda: self._thread.pulse_s,
+            # A step is planned within its cap; ten of them is not slow any more but stuck.
+            longest_step_s=lambda: max(10.0, 10 * self._config.engine.step_max_ms / 1000),
+        )
+
+    # --- records come (event loop) --------------------------------------------------------------------------------
+
+    def _consumer(self, priority: PriorityClass) -> ClassConsumer:
+        topic = self._catalogue.requests(priority.label)
+
+        def on_records(partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
+            if not self._intake_open:
+                return  # not complete, so not committed: the next worker gets them
+            for record in records:
+                self._residency.enter(priority, partition.partition, partition.epoch, record_size(record))
+                self._ingress.take(priority, partition.epoch, record)
+            if self._residency.paused(priority):
+                self._consumers[priority].set_paused(True)
+
+        async def on_revoked(partitions: Sequence[PartitionEpoch]) -> None:
+            for partition in partitions:
+                self._residency.revoke(priority, partition.partition)
+                self._egress.revoke(*partition)
+                self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
+
+        return ClassConsumer(
+            self._kafka,
+            topic=topic,
+            group=self._catalogue.group(priority.label),
+            on_records=on_records,
+            on_revoked=on_revoked,
+            session_timeout_ms=self._config.kafka.session_timeout_ms,
+            commit_interval_s=self._config.kafka.commit_interval_ms / 1000,
+        )
+
+    def _accept(self, arrival: Arrival) -> None:
+        self._inbox.put(arrival)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._egress.refuse(refusal)
+
+    # --- replies go (event loop) ----------------------------------------------------------------------------------
+
+    def _delivered(self, delivered: Delivered) -> None:
+        """A terminal reply is on the broker: its record is complete."""
+        terminal = delivered.terminal
+        record, priority = terminal.record, terminal.origin_class
+        partition = PartitionEpoch(record.id.topic, record.id.partition, terminal.epoch)
+        refusal = self._consumers[priority].complete(partition, record.id.offset)
+        if refusal is not None:
+            log.info("%s was answered, but it is %s: it may be answered again", record.id, refusal.value)
+        self._residency.leave(priority, partition.partition, partition.epoch, record_size(record))
+        if self._intake_open and not self._residency.paused(priority):
+            self._consumers[priority].set_paused(False)
+        publication = terminal.publication
+        if publication is None:
+            return
+        self._outbox.delivered(publication)
+        assert publication.ending is not None
+        reply = ReplySent(terminal.reply.topic, delivered.sent_s, delivered.acknowledged_s, terminal.reply.size_bytes)
+        self._tracer.record(
+            publication.arrival,
+            publication.prepared,
+            publication.ending,
+            reply,
+            f"chatcmpl-{publication.arrival.headers.request_id}",
+        )
+
+    # --- from the engine's threads --------------------------------------------------------------------------------
+
+    def _notify_egress(self) -> None:
+        self._loop.call_soon_threadsafe(self._egress.notify)
+
+    def _engine_broke(self, error: BaseException) -> None:
+        self._engine_error = error
+        self._loop.call_soon_threadsafe(self._engine_ended.set)
+
+
+def record_size(record: InboundRecord) -> int:
+    """What a record counts against the residency: its bytes and some hundred for the objects around them."""
+    return len(record.value or b"") + len(record.key or b"") + _RECORD_OVERHEAD_BYTES
