@@ -50,10 +50,6 @@ class Admission:
         self._claims = claims
         self._window = window
         self._strict_classes = strict_classes
-        self._not_strict = Room()
-        for priority in PriorityClass:
-            if priority not in strict_classes:
-                self._not_strict = self._not_strict.without(priority)
         self._first_admissions = 0
         self._readmissions = 0
 
@@ -106,8 +102,8 @@ class Admission:
         # for it: the room is made before this loop, by `choose_victim`'s key.
         while len(self._running) < self._limits.max_sequences and budget.has_room(strict):
             room = self._claims.room()
-            if strict:
-                room = Room(room.blocked | self._not_strict.blocked)
+            if strict and not self._strict_is_next(now, room):
+                return
             row = self._qdisc.dequeue(now, room)
             if row is None:
                 return
@@ -118,6 +114,11 @@ class Admission:
                 admitted.append(row)
             else:
                 self._claims.reserve(priority, row)
+
+    def _strict_is_next(self, now: float, room: Room) -> bool:
+        """Asked with everybody's room: above its limit a strict class is an ordinary one, and may not be next."""
+        row = self._qdisc.peek(now, room)
+        return row is not None and self._index.service_of(row) in self._strict_classes
 
     # --- the act --------------------------------------------------------------------------------------------------
 

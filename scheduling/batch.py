@@ -152,6 +152,9 @@ class BatchScheduler:
         max_output_tokens = min(max_output_tokens, self._limits.context_tokens - prompt_tokens)
         self._window.staged(row, max_output_tokens)
         output_tokens = self._lengths.predict(index.origin_of(row), index.tenant_name(row), max_output_tokens)
+        if output_tokens == max_output_tokens:
+            # That is what a predictor without samples says, and the limit may be all that the context leaves.
+            output_tokens = min(index.output_tokens[row], max_output_tokens)
         charged = self._cost.prompt_of(index, row)
         index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         if index.state[row] == RequestState.WAITING:

@@ -10,29 +10,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.accounting import AccountedQdisc
 from scheduling.cost import CostModel
-from scheduling.fifo import Fifo
+from scheduling.default_tree import default_tree
 from scheduling.index import Index
 from scheduling.plan import Chunk, StepPlan
+from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Qdisc
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime
-from scheduling.strict import Strict
 from tests.scheduling.batch_rig import P0, PlainDiscipline, Rig
 
 CONTEXT = 40
 STEP_TIME = LinearStepTime(
     fixed_s=0.010, per_prefill_token_s=0.001, per_decode_sequence_s=0.002, per_context_token_s=1e-5
 )
+TREE = default_tree(capacity_units_s=3000.0, largest_item=4 * CONTEXT)
 DISCIPLINES: dict[str, Callable[[Index, CostModel], Qdisc]] = {
     "plain": PlainDiscipline,
-    "strict": lambda index, cost: AccountedQdisc(index, cost, Strict(index)),
-    "fifo": lambda index, cost: AccountedQdisc(index, cost, Fifo(index)),
+    "htb": lambda index, cost: make_qdisc("htb", index, TREE, cost),
+    "strict": lambda index, cost: make_qdisc("strict", index, TREE, cost),
+    "fifo": lambda index, cost: make_qdisc("fifo", index, TREE, cost),
 }
 
 
@@ -45,6 +48,7 @@ class Case:
     prompt: int
     estimate: int
     answer: int
+    tenant: str
     staging_turns: int
     deadline_s: float
     cancel_turn: int | None
@@ -75,6 +79,7 @@ def worlds(draw: st.DrawFn) -> World:
         prompt=st.integers(1, CONTEXT + 2),
         estimate=st.integers(1, 60),
         answer=st.integers(1, 30),
+        tenant=st.sampled_from("ab"),
         staging_turns=st.integers(0, 4),
         deadline_s=st.one_of(st.just(inf), st.floats(0.01, 1.0)),
         cancel_turn=st.one_of(st.none(), st.integers(0, 60)),
@@ -174,7 +179,8 @@ class Simulation:
     # --- one turn ------------------------------------------------------------------------------------------------
 
     def arrive(self, case: Case) -> None:
-        row = self.rig.add(case.priority, estimate=case.estimate, deadline_s=self.rig.now + case.deadline_s)
+        deadline_s = self.rig.now + case.deadline_s
+        row = self.rig.add(case.priority, estimate=case.estimate, deadline_s=deadline_s, tenant=case.tenant)
         assert row not in self.watched
         self.watched[row] = Watched(case)
 
@@ -389,7 +395,8 @@ def test_the_same_events_give_the_same_plans(world: World) -> None:
     assert simulate(world).plans == simulate(world).plans
 
 
-def test_a_short_pool_preempts_a_lot_and_loses_nothing() -> None:
+@pytest.mark.parametrize("discipline", ["htb", "strict"])
+def test_a_short_pool_preempts_a_lot_and_loses_nothing(discipline: str) -> None:
     """The generator's worlds preempt now and then; this one does most of the time, so the rules above are met."""
     draw = random.Random(7)
     cases = [
@@ -399,6 +406,7 @@ def test_a_short_pool_preempts_a_lot_and_loses_nothing() -> None:
             prompt=draw.randrange(1, 20),
             estimate=draw.randrange(1, 60),
             answer=20,
+            tenant=draw.choice("ab"),
             staging_turns=draw.randrange(4),
             deadline_s=inf,
             cancel_turn=draw.choice([None, None, None, draw.randrange(250)]),
@@ -408,7 +416,7 @@ def test_a_short_pool_preempts_a_lot_and_loses_nothing() -> None:
     simulation = simulate(
         World(
             cases=cases,
-            discipline="strict",
+            discipline=discipline,
             blocks=12,
             block_size=4,
             max_sequences=8,
@@ -424,4 +432,4 @@ def test_a_short_pool_preempts_a_lot_and_loses_nothing() -> None:
     statistics = simulation.rig.scheduler.statistics()
     assert statistics.preemptions > 75
     assert statistics.readmitted > 50
-    assert statistics.backfills > 10
+    assert statistics.backfills > 3

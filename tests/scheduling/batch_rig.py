@@ -35,14 +35,15 @@ class PlainDiscipline:
         self.total = 0
         """Charged less refunded, over all rows."""
         self.next_time: float | None = None
+        self.order = tuple(PriorityClass)
 
     def enqueue(self, row: int, now: float) -> None:
         self.queues[self.index.service_of(row)].append(row)
 
     def peek(self, now: float, room: Room = EVERYTHING) -> int | None:
-        for priority, queue in self.queues.items():
-            if queue and room.admits(priority):
-                return queue[0]
+        for priority in self.order:
+            if self.queues[priority] and room.admits(priority):
+                return self.queues[priority][0]
         return None
 
     def dequeue(self, now: float, room: Room = EVERYTHING) -> int | None:
@@ -150,6 +151,7 @@ class Rig:
         priority: PriorityClass = P2,
         *,
         estimate: int = 8,
+        output: int = 4,
         deadline_s: float = float("inf"),
         tenant: str = "t",
     ) -> int:
@@ -158,7 +160,7 @@ class Rig:
             tenant=tenant,
             flow="f",
             prompt_tokens=estimate,
-            output_tokens=4,
+            output_tokens=output,
             arrival_s=self.now,
             hard_deadline_s=deadline_s,
         )
@@ -173,7 +175,7 @@ class Rig:
     def add_staged(
         self, priority: PriorityClass = P2, prompt: int = 8, answer: int = 4, max_output: int | None = None
     ) -> int:
-        row = self.add(priority, estimate=prompt)
+        row = self.add(priority, estimate=prompt, output=answer if max_output is None else max_output)
         assert row in self.scheduler.to_stage(self.now), "the staging window is full"
         self.stage(row, prompt, answer, max_output)
         return row

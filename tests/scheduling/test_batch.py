@@ -150,6 +150,14 @@ def test_output_is_predicted_anew_at_staging() -> None:
     assert rig.index.output_tokens[row] == 7
 
 
+def test_a_predictor_that_only_knows_the_limit_does_not_replace_the_estimate() -> None:
+    rig = Rig()
+    row = rig.add()  # estimated at 4
+    rig.scheduler.to_stage(rig.now)
+    rig.stage(row, prompt=4, answer=1, max_output=90)
+    assert rig.index.output_tokens[row] == 4
+
+
 def test_a_prompt_that_leaves_no_room_for_a_token_is_impossible() -> None:
     rig = Rig(context_tokens=100)
     row = rig.add()

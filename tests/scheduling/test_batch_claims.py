@@ -128,6 +128,15 @@ def test_a_strict_newcomer_goes_before_any_other_front() -> None:
     assert admitted == [strict, head]
 
 
+def test_a_strict_class_above_its_limit_is_not_asked_first() -> None:
+    """HTB's strict_limit: past it the class is an ordinary one, and whom the discipline names goes."""
+    rig = Rig(max_sequences=2)
+    strict = rig.add_staged(P0, prompt=4, answer=9)
+    other = rig.add_staged(P2, prompt=4, answer=9)
+    rig.qdisc.order = (P2, P0, P1, P3)
+    assert rig.step().admitted == (other, strict)
+
+
 def test_a_cancelled_head_frees_its_class() -> None:
     rig = Rig(backfill_limit=0)
     head = rig.add(P1)
