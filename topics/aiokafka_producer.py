@@ -10,6 +10,7 @@ aiokafka 0.14.
 
 import asyncio
 import logging
+from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -63,16 +64,28 @@ async def close_producer(producer: Any, *, timeout_s: float) -> None:
 
 
 async def _abandon(producer: Any) -> None:
-    """Close at once: nothing waits for a broker."""
+    """Close at once: nothing waits for a broker, and no task stays behind."""
+    client, accumulator = producer.client, producer._message_accumulator
     producer._closed = True
-    producer._message_accumulator.fail_all(ProducerClosed())
-    # The sender's requests end with their connections. Then they wait for fresh metadata, which nobody fetches any
-    # more: that future is ours to resolve.
-    await _within_a_step(producer.client.close())
-    metadata_future = producer.client._md_update_fut
-    if metadata_future is not None and not metadata_future.done():
-        metadata_future.set_result(False)
+    # The sender's requests end when their connections do, and then wait for fresh metadata. Nobody fetches any more.
+    client.force_metadata_update = _no_metadata
+    if client._md_update_fut is not None and not client._md_update_fut.done():
+        client._md_update_fut.set_result(False)
+    await _within_a_step(client.close())
     await _within_a_step(producer._sender.close())
+    # Only now that nothing works on the batches any more: fail what is left, and with it a flush that waits for it.
+    batches = {*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches}
+    accumulator.fail_all(ProducerClosed())
+    for batch in batches:
+        if batch._drain_waiter.done():
+            batch._drain_waiter.exception()  # seen: nobody waits for room in a batch that is gone
+    await accumulator.flush()
+
+
+def _no_metadata() -> "asyncio.Future[bool]":
+    answer = asyncio.get_running_loop().create_future()
+    answer.set_result(False)
+    return answer
 
 
 async def _within_a_step(closing: Any) -> None:

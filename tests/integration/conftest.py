@@ -4,8 +4,10 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from topics.local_broker import LocalBroker
 
@@ -26,7 +28,38 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaHandle]:
         yield KafkaHandle(broker.bootstrap_servers)
 
 
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A broker that a module's tests may kill, stop and start; it runs when a test begins and must when it ends."""
+    with LocalBroker(tmp_path_factory.mktemp("own-kafka"), start_timeout_s=120.0) as broker:
+        yield broker
+
+
 @pytest.fixture
 def topic_prefix() -> str:
     """A prefix for topics, groups and transactional ids that no other test has."""
     return f"t{uuid.uuid4().hex[:12]}"
+
+
+async def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "read_uncommitted") -> list[Any]:
+    """Every record that stands in a topic now, by partition and offset: read with aiokafka alone, none of our code."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level=isolation_level,
+    )
+    await consumer.start()
+    try:
+        numbers = await consumer._client._wait_on_metadata(topic)
+        partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        records: list[Any] = []
+        for partition in partitions:
+            while await consumer.position(partition) < ends[partition]:
+                for batch in (await consumer.getmany(partition, timeout_ms=500)).values():
+                    records.extend(batch)
+        return records
+    finally:
+        await consumer.stop()

@@ -1,0 +1,306 @@
+"""The class consumer against the shared broker: hand-out, commits, pauses, rebalances, lost offsets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from tests.integration.conftest import KafkaHandle
+from topics.admin import KafkaAdmin
+from topics.assignment import PartitionEpoch
+from topics.consumer import ClassConsumer
+from topics.kafka_settings import KafkaSettings
+from topics.offsets import OffsetRefusal
+from topics.record import InboundRecord
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+
+
+class Member:
+    """A consumer and what it was given. Completes nothing by itself."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, **options: object) -> None:
+        self.received: list[tuple[PartitionEpoch, InboundRecord]] = []
+        self.assigned: list[PartitionEpoch] = []
+        self.revoked: list[PartitionEpoch] = []
+        self.completes = False
+        self._news = asyncio.Event()
+        arguments = {
+            "on_records": self.on_records,
+            "on_assigned": self.assigned.extend,
+            "on_revoked": self.on_revoked,
+            "commit_interval_s": 0.05,
+            **options,
+        }
+        self.consumer = ClassConsumer(settings, topic=topic, group=f"g.{topic}", **arguments)  # type: ignore[arg-type]
+
+    def on_records(self, partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
+        for record in records:
+            self.received.append((partition, record))
+            if self.completes:
+                assert self.consumer.complete(partition, record.id.offset) is None
+        self._news.set()
+
+    async def on_revoked(self, partitions: Sequence[PartitionEpoch]) -> None:
+        self.revoked.extend(partitions)
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for _, record in self.received]
+
+    async def received_at_least(self, count: int) -> None:
+        while len(self.received) < count:
+            self._news.clear()
+            await self._news.wait()
+
+    def complete(self, values: Iterable[bytes]) -> None:
+        wanted = set(values)
+        for partition, record in self.received:
+            if record.value in wanted:
+                assert self.consumer.complete(partition, record.id.offset) is None
+
+
+NewMember = Callable[..., Awaitable[Member]]
+Produce = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def settings(kafka: KafkaHandle) -> KafkaSettings:
+    return KafkaSettings(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+async def topic(settings: KafkaSettings, topic_prefix: str) -> str:
+    async with KafkaAdmin(settings) as admin:
+        await admin.create_topic(topic_prefix, partitions=4, replication_factor=1, configs={})
+    return topic_prefix
+
+
+@pytest.fixture
+async def produce(settings: KafkaSettings, topic: str) -> AsyncIterator[Produce]:
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers) as producer:
+
+        async def send(values: Iterable[bytes], partition: int | None = 0) -> None:
+            for number, value in enumerate(values):
+                await producer.send(topic, value, partition=number % 4 if partition is None else partition)
+            await producer.flush()
+
+        yield send
+
+
+@pytest.fixture
+async def join(settings: KafkaSettings, topic: str) -> AsyncIterator[NewMember]:
+    async with AsyncExitStack() as stack:
+
+        async def new(**options: object) -> Member:
+            member = Member(settings, topic, **options)
+            await member.consumer.start()
+            stack.push_async_callback(member.consumer.stop)
+            return member
+
+        yield new
+
+
+async def committed(consumer: ClassConsumer, topic: str, partition: int = 0) -> int | None:
+    offset: int | None = await consumer._consumer.committed(TopicPartition(topic, partition))
+    return offset
+
+
+def texts(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+async def test_a_new_group_gets_everything_from_the_start_in_order(join: NewMember, produce: Produce) -> None:
+    await produce(texts(0, 300))
+    member = await join()
+    await member.received_at_least(300)
+    assert member.values == texts(0, 300)
+    assert {partition.epoch for partition, _ in member.received} == {member.received[0][0].epoch}
+    member.consumer.check_integrity()
+
+
+async def test_a_restart_goes_on_at_the_base_and_repeats_only_what_lies_beyond(
+    join: NewMember, produce: Produce
+) -> None:
+    await produce(texts(0, 6))
+    member = await join()
+    await member.received_at_least(6)
+    member.complete(texts(0, 2))
+    member.complete(texts(3, 5))
+    await member.consumer.stop()
+
+    again = await join()
+    await again.received_at_least(4)
+    assert again.values == texts(2, 6)
+    assert member.consumer.complete(member.received[2][0], 2) is OffsetRefusal.STALE_EPOCH
+
+
+async def test_commits_follow_completion_by_themselves(join: NewMember, produce: Produce, topic: str) -> None:
+    await produce(texts(0, 5))
+    member = await join()
+    await member.received_at_least(5)
+    assert await committed(member.consumer, topic) is None
+    member.complete(texts(0, 5))
+    while await committed(member.consumer, topic) != 5:  # noqa: ASYNC110 - only the broker knows
+        await asyncio.sleep(0.02)
+    statistics = member.consumer.statistics()
+    assert (statistics.resident, statistics.completed_beyond_base, statistics.unread) == (0, 0, 0)
+    assert (statistics.commits_failed, statistics.commits_rejected, statistics.unhealthy) == (0, 0, None)
+
+
+async def test_a_paused_consumer_gets_nothing_until_it_goes_on_and_misses_nothing(
+    join: NewMember, produce: Produce
+) -> None:
+    member = await join()
+    member.consumer.set_paused(True)
+    await member.consumer.wait_assigned()
+    await produce(texts(0, 50))
+    # Long enough for several polls to have found the records, had they been allowed to.
+    polled_s = member.consumer.statistics().last_poll_s
+    while member.consumer.statistics().last_poll_s < polled_s + 1.0:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    assert member.values == []
+    member.consumer.set_paused(False)
+    await member.received_at_least(50)
+    assert member.values == texts(0, 50)
+
+
+async def test_a_second_member_takes_its_share_and_gives_it_back(join: NewMember, produce: Produce) -> None:
+    first = await join()
+    first.completes = True
+    await first.consumer.wait_assigned()
+    assert sorted(partition.partition for partition in first.assigned) == [0, 1, 2, 3]
+
+    second = await join()
+    second.completes = True
+    await second.consumer.wait_assigned()
+    assert first.revoked == first.assigned[:4]
+    await produce(texts(0, 40), partition=None)
+    while len(first.received) + len(second.received) < 40:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    assert sorted(map(int, filter(None, [*first.values, *second.values]))) == list(range(40))
+    assert len(first.received) == len(second.received) == 20
+
+    await second.consumer.stop()
+    await produce(texts(40, 80), partition=None)
+    await first.received_at_least(20 + 40)
+    assert sorted(map(int, filter(None, first.values[20:]))) == list(range(40, 80))
+
+
+async def test_unfinished_work_of_a_revoked_partition_comes_again_in_a_new_epoch(
+    join: NewMember, produce: Produce
+) -> None:
+    await produce(texts(0, 8), partition=None)
+    first = await join()
+    await first.received_at_least(8)
+    first.complete(texts(0, 4))
+
+    second = await join()
+    await second.consumer.wait_assigned()
+    while len(first.received) + len(second.received) < 8 + 4:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    again = [*first.received[8:], *second.received]
+    assert sorted(record.value or b"" for _, record in again) == texts(4, 8)
+    for partition, record in first.received[:8]:
+        assert first.consumer.complete(partition, record.id.offset) is OffsetRefusal.STALE_EPOCH
+
+
+async def test_records_that_expired_unread_are_counted_and_the_rest_goes_on_in_a_new_epoch(
+    settings: KafkaSettings, join: NewMember, produce: Produce, topic: str
+) -> None:
+    await produce(texts(0, 10))
+    member = await join()
+    await member.received_at_least(10)
+    member.complete(texts(0, 2))
+    await member.consumer.stop()
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap_servers)
+    await admin.start()
+    await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=6)})
+    await admin.close()
+
+    again = await join()
+    again.completes = True
+    await again.received_at_least(4)
+    statistics = again.consumer.statistics()
+    assert again.values == texts(6, 10)
+    assert (statistics.offset_resets, statistics.records_lost) == (1, 4)
+    assert [partition for partition in again.revoked if partition.partition == 0] != []
+    assert again.received[0][0].epoch > again.revoked[0].epoch
+    while await committed(again.consumer, topic) != 10:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def test_markers_and_aborted_records_leave_holes_that_hold_nothing_back(
+    settings: KafkaSettings, join: NewMember, topic: str
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers, transactional_id=topic) as producer:
+        async with producer.transaction():
+            await producer.send(topic, b"a", partition=0)
+        await producer.begin_transaction()
+        await producer.send(topic, b"aborted", partition=0)
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send(topic, b"b", partition=0)
+    member = await join()
+    member.completes = True
+    await member.received_at_least(2)
+    assert member.values == [b"a", b"b"]
+    assert [record.id.offset for _, record in member.received] == [0, 4]
+    while await committed(member.consumer, topic) != 5:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def test_a_failing_callback_is_counted_and_makes_the_consumer_unhealthy(
+    join: NewMember, produce: Produce
+) -> None:
+    async def fail(partitions: Sequence[PartitionEpoch]) -> None:
+        raise RuntimeError("cannot drain")
+
+    first = await join(on_revoked=fail)
+    await first.consumer.wait_assigned()
+    second = await join()
+    await second.consumer.wait_assigned()
+    statistics = first.consumer.statistics()
+    assert statistics.callback_failures == 1
+    assert "cannot drain" in str(statistics.unhealthy)
+    await produce(texts(0, 8), partition=None)
+    await first.received_at_least(4)
+
+
+async def test_a_callback_that_takes_too_long_does_not_hold_the_group_up(join: NewMember) -> None:
+    never = asyncio.Event()
+
+    async def hang(partitions: Sequence[PartitionEpoch]) -> None:
+        await never.wait()
+
+    first = await join(on_revoked=hang, revoke_timeout_s=0.2)
+    await first.consumer.wait_assigned()
+    second = await join()
+    async with asyncio.timeout(20.0):
+        await second.consumer.wait_assigned()
+
+
+async def test_a_bug_in_on_records_ends_the_consumer_and_is_raised(
+    settings: KafkaSettings, topic: str, produce: Produce
+) -> None:
+    def fail(partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
+        raise ZeroDivisionError
+
+    member = Member(settings, topic, on_records=fail)
+    await member.consumer.start()
+    await produce(texts(0, 1))
+    with pytest.raises(ZeroDivisionError):
+        await member.consumer.wait_closed()
+    assert "ZeroDivisionError" in str(member.consumer.statistics().unhealthy)
+    with pytest.raises(ZeroDivisionError):
+        await member.consumer.stop()
+
+
+async def test_stop_leaves_no_task_behind(settings: KafkaSettings, topic: str) -> None:
+    member = Member(settings, topic)
+    await member.consumer.start()
+    await member.consumer.stop()
+    assert len(asyncio.all_tasks()) == 1

@@ -1,0 +1,449 @@
+"""One class's requests out of Kafka: a consumer and a group of its own, handed out record by record, committed by base.
+
+Knows assignments and their epochs, what is handed out and complete, pausing, commits, and how to get over rebalances,
+lost offsets and a consumer that failed. Does not know what the records say, or when to pause. Raw aiokafka objects
+never leave this module and `topics.aiokafka_consumer`.
+
+**At least once.** What is committed is each partition's base: the lowest offset that is not complete
+(`topics.offsets`). A record counts as complete when its owner says so, after the answer is acknowledged.
+
+One task is always inside `getmany(timeout_ms=…)`: aiokafka leaves the group when nobody polls, and a cancelled poll
+breaks its bookkeeping, so the poll is never cancelled while the consumer lives, and no lock is held around it.
+
+Every rebalance revokes all partitions and assigns anew (aiokafka knows only the eager protocol), so each assignment
+gets a new **epoch**. `on_revoked` runs while the group waits for us: it must be short, and has a deadline.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import (
+    ConsumerStoppedError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
+
+from topics.aiokafka_consumer import close_consumer, inbound_record, open_consumer
+from topics.aiokafka_producer import KafkaUnavailableError
+from topics.assignment import Assignment, PartitionEpoch
+from topics.kafka_settings import KafkaSettings
+from topics.offset_commits import OffsetCommits
+from topics.offsets import OffsetRefusal
+from topics.record import InboundRecord
+
+__all__ = ["ClassConsumer", "ConsumerStatistics", "PartitionEpoch"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_MS = 200
+_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Between attempts to open a consumer again; the last one repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    topic: str
+    group: str
+    assigned: int
+    """Partitions."""
+    paused: bool
+    unread: int
+    """Records that stand in the assigned partitions behind the last one handed out, as of the last fetch."""
+    resident: int
+    """Handed out and not complete."""
+    completed_beyond_base: int
+    """What a crash now would run again although it is done."""
+    records: int
+    """Handed out since the start."""
+    rebalances: int
+    commits: int
+    commits_rejected: int
+    """The group had moved on. Their records come again, to whoever owns the partition now."""
+    commits_failed: int
+    """No answer in time, or an error; tried again with the next one."""
+    offset_resets: int
+    """A partition's committed offset was out of range: records had expired unread, or the topic was made anew."""
+    records_lost: int
+    """Expired unread."""
+    rebuilds: int
+    """How often the consumer underneath was replaced."""
+    callback_failures: int
+    last_poll_s: float
+    """`time.monotonic()` of the last poll that returned."""
+    unhealthy: str | None
+    """Why this consumer can't be relied on, if so."""
+
+
+class ClassConsumer:
+    """A member of a class's group. Owned by one event loop; every method belongs to its thread.
+
+    `on_records(partition, records)` gets each record of the log in order, once an epoch; it must not block, and should
+    be quick: `max_records` bounds a call. `on_assigned(partitions)` comes before the first of their records.
+    `on_revoked(partitions)` is awaited, at most `revoke_timeout_s`, then their bases are committed and their epochs
+    end: stop what runs for them, or let it end within that time.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        topic: str,
+        group: str,
+        on_records: Callable[[PartitionEpoch, Sequence[InboundRecord]], None],
+        on_assigned: Callable[[Sequence[PartitionEpoch]], None] | None = None,
+        on_revoked: Callable[[Sequence[PartitionEpoch]], Awaitable[None]] | None = None,
+        session_timeout_ms: int = 10_000,
+        commit_interval_s: float = 0.5,
+        commit_timeout_s: float = 5.0,
+        revoke_timeout_s: float = 3.0,
+        connect_timeout_s: float = 10.0,
+        fetch_max_bytes: int = 8 * 2**20,
+        max_records: int = 64,
+    ) -> None:
+        """`fetch_max_bytes` bounds what is fetched ahead, from each broker."""
+        self._settings = settings
+        self._topic = topic
+        self._group = group
+        self._on_records = on_records
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._commit_interval_s = commit_interval_s
+        self._commit_timeout_s = commit_timeout_s
+        self._revoke_timeout_s = revoke_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._max_records = max_records
+        self._arguments: dict[str, Any] = {
+            "group_id": group,
+            "session_timeout_ms": session_timeout_ms,
+            "heartbeat_interval_ms": session_timeout_ms // 4,
+            "max_poll_interval_ms": 300_000,
+            # How long an answer without records may take is also how long a resumed partition waits for its fetch.
+            "fetch_max_wait_ms": 100,
+            "fetch_max_bytes": fetch_max_bytes,
+            # A request in a transaction that is aborted was never sent.
+            "isolation_level": "read_committed",
+        }
+        self._consumer: Any = None
+        self._assignment = Assignment(topic)
+        self._commits = OffsetCommits(self._assignment, group, timeout_s=commit_timeout_s)
+        self._paused = False
+        self._stopping = asyncio.Event()
+        self._has_assignment = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._committer: asyncio.Task[None] | None = None
+        self._records = 0
+        self._rebalances = 0
+        self._offset_resets = 0
+        self._records_lost = 0
+        self._rebuilds = 0
+        self._callback_failures = 0
+        self._last_poll_s = time.monotonic()
+        self._unhealthy: str | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and begin to join the group. Raises `KafkaUnavailableError`."""
+        assert self._pump is None, "started twice"
+        consumer = await self._open()
+        self._pump = asyncio.create_task(self._run(consumer), name=f"consume-{self._topic}")
+        self._committer = asyncio.create_task(self._commit_regularly(), name=f"commit-{self._topic}")
+
+    async def stop(self) -> None:
+        """Hand out nothing more, commit what is complete, leave the group. Idempotent.
+
+        `on_revoked` is not called. Raises what ended the consumer's task, if it was a bug (also of `on_records`).
+        """
+        if self._pump is None or self._committer is None:
+            return
+        self._stopping.set()
+        await asyncio.wait({self._pump}, timeout=2 * _POLL_MS / 1000)
+        await asyncio.wait({self._committer}, timeout=self._commit_timeout_s)
+        try:
+            await self.commit()
+        finally:
+            if self._consumer is not None:
+                consumer, self._consumer = self._consumer, None
+                await close_consumer(consumer, timeout_s=self._connect_timeout_s)
+            # Only a poll that waits for an assignment is still there; its consumer is gone, so it may be cancelled.
+            for task in (self._pump, self._committer):
+                task.cancel()
+            await asyncio.wait({self._pump, self._committer})
+            self._assignment.end(self._assignment.current(self._assignment.partitions))
+        for task in (self._pump, self._committer):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def wait_assigned(self) -> None:
+        """Return when the group has given this member its partitions, none included."""
+        await self._has_assignment.wait()
+
+    async def wait_closed(self) -> None:
+        """Return when `stop` has ended the consumer. Raises what ended it before, which is a bug."""
+        assert self._pump is not None, "not started"
+        await asyncio.wait({self._pump})
+        if not self._pump.cancelled() and (error := self._pump.exception()) is not None:
+            raise error
+
+    # --- work -----------------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def set_paused(self, paused: bool) -> None:
+        """Hand out nothing, or go on. A paused partition drops what it had fetched: use hysteresis.
+
+        A pause stays through rebalances. The batch that is being handed out is handed out whole.
+        """
+        if paused != self._paused:
+            self._paused = paused
+            self._apply_pause()
+
+    def complete(self, partition: PartitionEpoch, offset: int) -> OffsetRefusal | None:
+        """This record is answered and the answer acknowledged. None: it will be committed."""
+        return self._assignment.complete(partition, offset)
+
+    async def commit(self) -> None:
+        """Commit the bases that have risen. Never raises for what Kafka says: the statistics count it."""
+        if self._consumer is not None:
+            await self._commits.commit(self._consumer)
+
+    def statistics(self) -> ConsumerStatistics:
+        held, commits = self._assignment.statistics(), self._commits.statistics()
+        return ConsumerStatistics(
+            topic=self._topic,
+            group=self._group,
+            assigned=held.partitions,
+            paused=self._paused,
+            unread=sum(map(self._unread, self._assignment.partitions)),
+            resident=held.resident,
+            completed_beyond_base=held.completed_beyond_base,
+            records=self._records,
+            rebalances=self._rebalances,
+            commits=commits.made,
+            commits_rejected=commits.rejected,
+            commits_failed=commits.failed,
+            offset_resets=self._offset_resets,
+            records_lost=self._records_lost,
+            rebuilds=self._rebuilds,
+            callback_failures=self._callback_failures,
+            last_poll_s=self._last_poll_s,
+            unhealthy=self._unhealthy,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise `AssertionError` if the parts contradict one another."""
+        self._assignment.check_integrity()
+
+    # --- the pump -------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Any:
+        consumer = await open_consumer(
+            self._settings, self._topic, timeout_s=self._connect_timeout_s, **self._arguments
+        )
+        consumer.subscribe([self._topic], listener=_Listener(self))
+        self._consumer = consumer
+        return consumer
+
+    async def _run(self, consumer: Any) -> None:
+        try:
+            while consumer is not None:
+                failure = await self._poll(consumer)
+                if failure is None:
+                    return
+                logger.warning("the consumer of %s is replaced after %r", self._topic, failure)
+                self._rebuilds += 1
+                self._unhealthy = f"replaced after {failure!r}"
+                self._consumer = None
+                await self._lose(self._assignment.partitions)
+                await close_consumer(consumer, timeout_s=self._connect_timeout_s)
+                consumer = await self._reopen()
+        except Exception as bug:
+            self._unhealthy = f"failed: {bug!r}"
+            raise
+
+    async def _poll(self, consumer: Any) -> BaseException | None:
+        """Hand out records until the stop (None) or an error that only a new consumer may cure."""
+        while not self._stopping.is_set():
+            try:
+                batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._max_records)
+                for partition, records in batches.items():
+                    self._hand_out(partition.partition, records)
+            except NoOffsetForPartitionError as error:
+                await self._begin_at_the_start(consumer, error.args[0])
+            except OffsetOutOfRangeError as error:
+                try:
+                    for partition, offset in error.args[0].items():
+                        await self._back_into_range(consumer, partition, offset)
+                except (KafkaError, TimeoutError) as again:
+                    return again
+            except ConsumerStoppedError:
+                return None
+            except KafkaError as error:
+                failure: BaseException = error
+                return failure
+            self._last_poll_s = time.monotonic()
+            # A poll that finds records at hand returns without ever suspending: let the loop have its turn.
+            await asyncio.sleep(0)
+        return None
+
+    def _hand_out(self, partition: int, records: Sequence[Any]) -> None:
+        if partition not in self._assignment:
+            # aiokafka fetches as soon as it has the assignment, which may be before it tells the listener.
+            self._begin([partition])
+        (assigned,) = self._assignment.current([partition])
+        fresh = [inbound_record(record) for record in records if self._assignment.hand_out(partition, record.offset)]
+        self._records += len(fresh)
+        if fresh:
+            self._on_records(assigned, fresh)
+
+    async def _reopen(self) -> Any | None:
+        """A new consumer, however long it takes. None when the stop came first."""
+        for pause_s in chain(_BACKOFF_S, repeat(_BACKOFF_S[-1])):
+            if self._stopping.is_set():
+                return None
+            try:
+                consumer = await self._open()
+            except KafkaUnavailableError as error:
+                self._unhealthy = str(error)
+                await self._stopping_within(pause_s)
+            else:
+                self._unhealthy = None
+                return consumer
+        return None
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    async def _begin_at_the_start(self, consumer: Any, partition: TopicPartition) -> None:
+        """The group never committed here: it begins with the oldest record, so that nothing is lost."""
+        try:
+            await consumer.seek_to_beginning(partition)
+        except IllegalStateError:
+            logger.debug("%s was revoked before its position was set", partition)
+
+    async def _back_into_range(self, consumer: Any, partition: TopicPartition, offset: int) -> None:
+        """The committed offset is not in the log: begin with the oldest record, in a new epoch.
+
+        Either retention overtook us, and what lay between is lost; or the log is shorter than our offset, because the
+        topic was made anew or an unclean leader cut it off: then what stands there may never have been run, so all of
+        it is handed out. Offsets may be used again, hence the new epoch.
+
+        Raises `KafkaError` or `TimeoutError` if the brokers can't say what the range is.
+        """
+        async with asyncio.timeout(self._connect_timeout_s):
+            first = (await consumer.beginning_offsets([partition]))[partition]
+            end = (await consumer.end_offsets([partition]))[partition]
+        lost = max(0, first - offset)
+        logger.error(
+            "the offset %d of %s-%d is out of range (%d to %d): going on at %d, %d records lost",
+            *(offset, partition.topic, partition.partition, first, end, first, lost),
+        )
+        self._offset_resets += 1
+        self._records_lost += lost
+        await self._lose([partition.partition])
+        try:
+            consumer.seek(partition, first)
+        except IllegalStateError:
+            logger.debug("%s was revoked before its position was set", partition)
+        else:
+            self._begin([partition.partition])
+
+    # --- assignments ----------------------------------------------------------------------------------------------
+
+    async def revoked(self, partitions: Collection[int]) -> None:
+        """The listener's call: the group takes partitions back. Their owner ends its work, then bases are committed."""
+        self._rebalances += 1
+        epochs = self._assignment.current(partitions)
+        try:
+            await self._tell_revoked(epochs)
+        except Exception as error:  # noqa: BLE001 - aiokafka would log it and go on as if nothing had happened
+            self._callback_failed("on_revoked", error)
+        if self._consumer is not None:
+            await self._commits.commit(self._consumer, epochs)
+        self._assignment.end(epochs)
+
+    def assigned(self, partitions: Collection[int]) -> None:
+        """The listener's call: the group gives partitions. Some may have begun: see `_hand_out`."""
+        try:
+            self._begin([partition for partition in partitions if partition not in self._assignment])
+        except Exception as error:  # noqa: BLE001 - as above
+            self._callback_failed("on_assigned", error)
+        self._apply_pause()
+        self._has_assignment.set()
+
+    async def _lose(self, partitions: Collection[int]) -> None:
+        """Partitions are gone without a last commit."""
+        epochs = self._assignment.current(partitions)
+        self._assignment.end(epochs)
+        await self._tell_revoked(epochs)
+
+    async def _tell_revoked(self, epochs: Sequence[PartitionEpoch]) -> None:
+        if self._on_revoked is None or not epochs:
+            return
+        try:
+            async with asyncio.timeout(self._revoke_timeout_s):
+                await self._on_revoked(epochs)
+        except TimeoutError:
+            logger.warning("revoking partitions of %s took over %g s", self._topic, self._revoke_timeout_s)
+
+    def _begin(self, partitions: Collection[int]) -> None:
+        epochs = self._assignment.begin(partitions)
+        if epochs and self._on_assigned is not None:
+            self._on_assigned(epochs)
+
+    def _apply_pause(self) -> None:
+        if self._consumer is None:
+            return
+        partitions = self._consumer.assignment()
+        if self._paused:
+            self._consumer.pause(*partitions)
+        else:
+            self._consumer.resume(*partitions)
+
+    def _unread(self, partition: int) -> int:
+        place = TopicPartition(self._topic, partition)
+        if self._consumer is None or place not in self._consumer.assignment():
+            return 0
+        end, begin = self._consumer.highwater(place), self._assignment.next_offset(partition)
+        return 0 if end is None or begin is None else max(0, end - begin)
+
+    def _callback_failed(self, what: str, error: Exception) -> None:
+        self._callback_failures += 1
+        self._unhealthy = f"{what} failed: {error!r}"
+        logger.error("%s of %s failed", what, self._topic, exc_info=error)
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    async def _commit_regularly(self) -> None:
+        while not await self._stopping_within(self._commit_interval_s):
+            await self.commit()
+
+    async def _stopping_within(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
+    """aiokafka's callbacks in our terms."""
+
+    def __init__(self, consumer: ClassConsumer) -> None:
+        self._consumer = consumer
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        await self._consumer.revoked([place.partition for place in revoked])
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._consumer.assigned([place.partition for place in assigned])

@@ -1,0 +1,71 @@
+"""Committing the bases of an assignment to its group.
+
+Knows which bases have risen and what a group's answer to a commit means. Does not know when to commit or who completes
+what (`topics.consumer`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import OffsetAndMetadata, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from topics.assignment import Assignment, PartitionEpoch
+
+__all__ = ["CommitStatistics", "OffsetCommits"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStatistics:
+    made: int
+    rejected: int
+    """The group had moved on. Their records come again, to whoever owns the partition now."""
+    failed: int
+    """No answer in time, or an error; tried again with the next one."""
+
+
+class OffsetCommits:
+    """One commit at a time, so that an earlier base never follows a later one."""
+
+    def __init__(self, assignment: Assignment, group: str, *, timeout_s: float) -> None:
+        self._assignment = assignment
+        self._group = group
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+        self._made = 0
+        self._rejected = 0
+        self._failed = 0
+
+    async def commit(self, consumer: Any, epochs: Sequence[PartitionEpoch] | None = None) -> None:
+        """Of these epochs, or of all that are held. What Kafka says against it is counted, not raised.
+
+        aiokafka would retry a commit that no broker answers for ever (aiokafka#848): hence the time-out.
+        """
+        async with self._lock:
+            bases = self._assignment.risen(epochs)
+            if not bases:
+                return
+            offsets = {
+                TopicPartition(assigned.topic, assigned.partition): OffsetAndMetadata(base, "")
+                for assigned, base in bases.items()
+            }
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await consumer.commit(offsets)
+            except (CommitFailedError, IllegalStateError) as error:
+                self._rejected += 1
+                logger.info("the group %s has moved on, a commit was rejected: %r", self._group, error)
+            except (KafkaError, TimeoutError) as error:
+                self._failed += 1
+                logger.warning("a commit of the group %s failed and will be tried again: %r", self._group, error)
+            else:
+                self._made += 1
+                self._assignment.committed(bases)
+
+    def statistics(self) -> CommitStatistics:
+        return CommitStatistics(self._made, self._rejected, self._failed)
