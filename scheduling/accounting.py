@@ -1,6 +1,6 @@
 """A queueing discipline with its books: any `Discipline` (the order) becomes a `Qdisc` here.
 
-Knows rows, cost, the ledger and counts by class. Does not know how the order comes about.
+Knows rows, costs, the ledger and counts by class. Does not know how the order comes about.
 
 Output cost is unknown until it is generated, so it is counted ahead: at dispatch the discipline counts prompt +
 predicted output; what is generated is drawn from that; past the prediction another slice of `OVERRUN_TOKENS` is
@@ -12,7 +12,6 @@ the discipline nothing for most rows.
 from array import array
 from typing import Any
 
-from scheduling.cost import CostModel
 from scheduling.discipline import Discipline
 from scheduling.index import Index
 from scheduling.ledger import Cause, Ledger, LedgerStatistics
@@ -28,54 +27,62 @@ _LOOK_FACTOR = 4
 _LOOK_ROWS = 1024
 """`upcoming` looks at so many rows, plus `_LOOK_FACTOR` for each one wanted, then gives up: most were staged."""
 _WAITING = int(RequestState.WAITING)
+_OUTPUT = Cause.OUTPUT
 
 
 class AccountedQdisc:
     """Implements `scheduling.qdisc.Qdisc`."""
 
-    def __init__(self, index: Index, cost: CostModel, discipline: Discipline[Any]) -> None:
+    def __init__(self, index: Index, discipline: Discipline[Any]) -> None:
         self._index = index
-        self._cost = cost
+        self._service = index.service
+        self._prompt_cost = index.prompt_cost
+        self._output_cost = index.output_cost
         self._discipline = discipline
         self._ledger = Ledger()
-        self._overrun = cost.output(OVERRUN_TOKENS)
-        self._queued_cost_of: array[int] = array("Q")
+        self._overrun = index.cost.output(OVERRUN_TOKENS)
+        self._cost_queued: array[int] = array("Q")
         """By row: its predicted cost when it was queued (the index's may change while it waits)."""
         classes = len(PriorityClass)
         self._queued = [0] * classes
         self._queued_cost = [0] * classes
-        self._in_flight = [0] * classes
+        self._settled = [0] * classes
         self._dispatched = [0] * classes
         self._dispatched_cost = [0] * classes
 
     # --- a row's way ----------------------------------------------------------------------------------------------
 
     def enqueue(self, row: int, now: float) -> None:
-        self._count_in(row)
+        priority = self._service[row]
+        cost = self._prompt_cost[row] + self._output_cost[row]
+        try:
+            self._cost_queued[row] = cost
+        except IndexError:
+            self._grow(row)
+            self._cost_queued[row] = cost
+        self._queued[priority] += 1
+        self._queued_cost[priority] += cost
         self._discipline.push(row, now)
 
     def peek(self, now: float, room: Room = EVERYTHING) -> int | None:
         return self._discipline.pick(now, room.blocked)
 
     def dequeue(self, now: float, room: Room = EVERYTHING) -> int | None:
-        row = self._discipline.pick(now, room.blocked)
-        if row is None:
+        popped = self._discipline.pop(now, room.blocked)
+        if popped is None:
             return None
-        index = self._index
-        priority = self._count_out(row)
-        prompt = self._cost.prompt_of(index, row)
-        output = self._cost.output_of(index, row)
-        entry = self._ledger.open(row, priority, index.tenant[row], prompt, output)
-        entry.grant = self._discipline.take(row, prompt + output, now)
-        self._in_flight[priority] += 1
+        row, cost, grant = popped
+        priority = self._service[row]
+        self._queued[priority] -= 1
+        self._queued_cost[priority] -= self._cost_queued[row]
         self._dispatched[priority] += 1
-        self._dispatched_cost[priority] += prompt + output
+        self._dispatched_cost[priority] += cost
+        self._ledger.open(row, priority, self._prompt_cost[row], cost, grant)
         return row
 
     def charge(self, row: int, cost: int, now: float, cause: Cause = Cause.OUTPUT) -> None:
-        entry = self._ledger.entries[row]
-        self._ledger.charge(entry, cost, cause)
-        if cause is Cause.OUTPUT:
+        entry = self._ledger.charge(row, cost, cause)
+        if cause is _OUTPUT:
             left = entry.outstanding - cost
             if left >= 0:
                 entry.outstanding = left
@@ -90,25 +97,31 @@ class AccountedQdisc:
         self._discipline.correct(entry.grant, more, now)
 
     def settle(self, row: int, now: float, refund: int = 0) -> None:
-        ledger = self._ledger
-        entry = ledger.settle(row, refund, self._index.tenants.name(self._index.tenant[row]))
+        index = self._index
+        entry = self._ledger.settle(row, refund, index.tenants.name(index.tenant[row]))
         correction = entry.charged - entry.counted
-        self._in_flight[entry.priority] -= 1
+        self._settled[entry.priority] += 1
         self._dispatched_cost[entry.priority] += correction
         self._discipline.end(entry.grant, correction, now)
 
     def requeue(self, row: int, now: float) -> None:
-        entry = self._ledger.withdraw(row)
-        assert self._index.service[row] == entry.priority, f"row {row} changed its class in flight"
-        self._in_flight[entry.priority] -= 1
-        self._dispatched[entry.priority] -= 1
-        self._dispatched_cost[entry.priority] -= entry.counted
-        self._count_in(row)
-        self._discipline.restore(row, entry.grant, entry.counted, now)
+        index = self._index
+        entry = self._ledger.withdraw(row, index.tenants.name(index.tenant[row]))
+        unused = entry.counted - entry.preemption
+        priority = entry.priority
+        assert self._service[row] == priority, f"row {row} changed its class in flight"
+        self._dispatched[priority] -= 1
+        self._dispatched_cost[priority] -= unused
+        cost = self._cost_queued[row] = index.predicted_cost(row)
+        self._queued[priority] += 1
+        self._queued_cost[priority] += cost
+        self._discipline.restore(row, entry.grant, unused, now)
 
     def cancel(self, row: int, now: float) -> None:
         self._discipline.remove(row, now)
-        self._count_out(row)
+        priority = self._service[row]
+        self._queued[priority] -= 1
+        self._queued_cost[priority] -= self._cost_queued[row]
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -137,7 +150,7 @@ class AccountedQdisc:
                 priority: ClassStatistics(
                     queued=self._queued[priority],
                     queued_cost=self._queued_cost[priority],
-                    in_flight=self._in_flight[priority],
+                    in_flight=self._dispatched[priority] - self._settled[priority],
                     dispatched=self._dispatched[priority],
                     dispatched_cost=self._dispatched_cost[priority],
                     borrowed_cost=self._discipline.borrowed_cost(priority),
@@ -154,26 +167,17 @@ class AccountedQdisc:
 
     def check_integrity(self) -> None:
         assert len(self._discipline) == sum(self._queued), "the discipline lost or invented a row"
-        assert len(self._ledger.entries) == sum(self._in_flight), "the ledger lost or invented a row"
+        in_flight = sum(self._dispatched) - sum(self._settled)
+        assert len(self._ledger.entries) == in_flight, "the ledger lost or invented a row"
+        counted = self._ledger.settled_cost() + sum(entry.counted for entry in self._ledger.entries.values())
+        assert sum(self._dispatched_cost) == counted, "the discipline's counts are not what the ledger knows of"
         self._ledger.check_integrity()
         self._discipline.check_integrity()
 
     def __len__(self) -> int:
-        return len(self._discipline)
+        return sum(self._queued)
 
-    # --- counts ---------------------------------------------------------------------------------------------------
-
-    def _count_in(self, row: int) -> None:
-        if row >= len(self._queued_cost_of):
-            more = max(row + 1, 2 * len(self._queued_cost_of), 1024) - len(self._queued_cost_of)
-            self._queued_cost_of.frombytes(bytes(more * self._queued_cost_of.itemsize))
-        priority = self._index.service[row]
-        cost = self._queued_cost_of[row] = self._cost.predicted(self._index, row)
-        self._queued[priority] += 1
-        self._queued_cost[priority] += cost
-
-    def _count_out(self, row: int) -> int:
-        priority = self._index.service[row]
-        self._queued[priority] -= 1
-        self._queued_cost[priority] -= self._queued_cost_of[row]
-        return priority
+    def _grow(self, row: int) -> None:
+        column = self._cost_queued
+        more = max(row + 1, 2 * len(column), 1024) - len(column)
+        column.frombytes(bytes(more * column.itemsize))

@@ -9,8 +9,10 @@ time. A cached prompt token costs nothing: nobody computes it.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from scheduling.index import Index
+if TYPE_CHECKING:
+    from scheduling.index import Index
 
 __all__ = ["CostModel"]
 
@@ -33,14 +35,10 @@ class CostModel:
     def output(self, output_tokens: int) -> int:
         return self.decode * output_tokens
 
-    def prompt_of(self, index: Index, row: int) -> int:
+    def prompt_of(self, index: "Index", row: int) -> int:
         """What the row's prompt costs, as far as it is known now."""
         return self.prefill * (index.prompt_tokens[row] - index.cached_tokens[row])
 
-    def output_of(self, index: Index, row: int) -> int:
+    def output_of(self, index: "Index", row: int) -> int:
         """What the row's predicted output costs."""
         return self.decode * index.output_tokens[row]
-
-    def predicted(self, index: Index, row: int) -> int:
-        """Prompt and predicted output together."""
-        return self.prompt_of(index, row) + self.output_of(index, row)

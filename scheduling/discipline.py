@@ -29,8 +29,12 @@ class Discipline(Protocol[Grant]):
         """The row that goes next. Changes nothing that a later decision could depend on."""
         ...
 
+    def pop(self, now: float, blocked: int) -> tuple[int, int, Grant] | None:
+        """Let the row that goes next go, and count its predicted cost: row, cost and grant."""
+        ...
+
     def take(self, row: int, cost: int, now: float) -> Grant:
-        """Let a queued row go, and count its predicted cost: the one just picked, or another (out of turn)."""
+        """Let a queued row go out of turn, and count its predicted cost as if it had been its turn."""
         ...
 
     def correct(self, grant: Grant, cost: int, now: float) -> None:
@@ -42,7 +46,7 @@ class Discipline(Protocol[Grant]):
         ...
 
     def restore(self, row: int, grant: Grant, cost: int, now: float) -> None:
-        """The row is queued again, in the place it had, and `cost` (all that was counted) was not needed."""
+        """The row is queued again, in the place it had, and `cost` of what was counted for it was not used."""
         ...
 
     def remove(self, row: int, now: float) -> None:

@@ -28,6 +28,7 @@ class Fifo:
     """Implements `scheduling.discipline.Discipline[None]`: cost changes nothing, so there is nothing to remember."""
 
     def __init__(self, index: Index, links: RowLinks | None = None) -> None:
+        self._index = index
         self._service = index.service
         self._links = links or RowLinks()
         self._queue = RowList()
@@ -40,6 +41,13 @@ class Fifo:
             return None
         head = self._queue.head
         return None if blocked >> self._service[head] & 1 else head
+
+    def pop(self, now: float, blocked: int) -> tuple[int, int, None] | None:
+        row = self.pick(now, blocked)
+        if row is None:
+            return None
+        self._links.remove(self._queue, row)
+        return row, self._index.predicted_cost(row), None
 
     def take(self, row: int, cost: int, now: float) -> None:
         self._links.remove(self._queue, row)

@@ -41,7 +41,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from scheduling.cost import CostModel
 from scheduling.discipline import Discipline
 from scheduling.htb_buckets import Buckets
 from scheduling.htb_build import build_tree, set_lending, set_rates
@@ -68,14 +67,12 @@ class Htb:
     def __init__(
         self,
         index: Index,
-        cost: CostModel,
         config: TreeConfig,
         make_leaf: Callable[[ClassNode], Discipline[Any]],
         now: float = 0.0,
     ) -> None:
         """`now`: the start, on the clock of all later calls. `make_leaf`: a new tenant's queue."""
         self._index = index
-        self._cost = cost
         self._config = config
         self._make_leaf = make_leaf
         self._service = index.service
@@ -93,14 +90,14 @@ class Htb:
             node.ceil is not None or node.borrow_limit is not None or node.tenants.borrow_limit is not None
             for node in config.walk()
         )
-        self._queued = 0
-        self._picked: tuple[int, Tenant, int, bool] | None = None
-        """Row, tenant, lender and strictness of the last pick, until something changes."""
+        # What `_find` found, beside the tenant.
+        self._lender = 0
+        self._as_strict = False
+        self._searched = False
 
     # --- a row's way ----------------------------------------------------------------------------------------------
 
     def push(self, row: int, now: float) -> None:
-        self._picked = None
         if now >= self._buckets.due:
             self._buckets.fire(now)
         node = self._class_of[self._service[row]]
@@ -114,57 +111,59 @@ class Htb:
         self._count_in(tenant, now)
 
     def pick(self, now: float, blocked: int) -> int | None:
-        if now >= self._buckets.due:
-            self._buckets.fire(now)
-        for node in self._strict:
-            if node.queued and not node.bit & blocked:
-                row = self._pick_strict(node, now)
-                if row is not None:
-                    return row
-        rows = self._links.rows
-        mask = self._links.mask
-        while mask:
-            number = (mask & -mask).bit_length() - 1
-            if not blocked:
-                turn = rows[number].front()
-                assert turn is not None
-                tenant = _front_tenant(turn.owner, number)
-                row = tenant.leaf.pick(now, 0)
-                if row is not None:
-                    self._picked = (row, tenant, number >> 3, False)
-                    return row
-            for tenant in _tenants(rows[number], number, blocked):
-                row = tenant.leaf.pick(now, 0)
-                if row is not None:
-                    self._picked = (row, tenant, number >> 3, False)
-                    return row
-            mask &= mask - 1
-        return None
+        tenant = self._find(now, blocked)
+        row: int | None = None if tenant is None else tenant.leaf.pick(now, 0)
+        if row is None and tenant is not None:
+            tenant = self._search(now, blocked)
+            row = None if tenant is None else tenant.leaf.pick(now, 0)
+        return row
+
+    def pop(self, now: float, blocked: int) -> tuple[int, int, Grant] | None:
+        tenant = self._find(now, blocked)
+        if tenant is None:
+            return None
+        popped = tenant.leaf.pop(now, 0)
+        if popped is None:
+            tenant = self._search(now, blocked)
+            if tenant is None:
+                return None
+            popped = tenant.leaf.pop(now, 0)
+            assert popped is not None, "it had a row a moment ago"
+        row, cost, leaf_grant = popped
+        lender, strict = self._lender, self._as_strict
+        if self._searched:
+            self._serve_past(tenant, lender, strict, cost)
+        else:
+            self._serve(tenant, lender, strict, cost)
+        tenant.in_flight += 1
+        node = tenant.parent
+        node.queued -= 1
+        tenant.queued -= 1
+        if not tenant.queued:
+            self._links.exit(tenant)
+            if not node.queued and self._lends:
+                self._lend_again(node, now)
+        self._spend(tenant, lender, strict, cost, now)
+        return row, cost, (tenant, lender, strict, leaf_grant)
 
     def take(self, row: int, cost: int, now: float) -> Grant:
-        picked = self._picked
-        self._picked = None
-        if picked is not None and picked[0] == row:
-            _, tenant, lender, strict = picked
-            self._take_turns(tenant, lender, strict, cost)
-        else:
-            # Out of turn: it pays like any other, but nobody's turn is over.
-            node = self._class_of[self._service[row]]
-            assert node is not None
-            tenant, strict = node.tenants[self._tenant_of[row]], False
-            allowed = _lender(tenant)
-            lender = ROOT_LEVEL if allowed is None else allowed
-            self._adjust_turns(tenant, lender, strict, cost)
+        if now >= self._buckets.due:
+            self._buckets.fire(now)
+        node = self._class_of[self._service[row]]
+        assert node is not None
+        tenant = node.tenants[self._tenant_of[row]]
+        allowed = _lender(tenant)
+        lender = ROOT_LEVEL if allowed is None else allowed
         leaf_grant = tenant.leaf.take(row, cost, now)
+        self._adjust_turns(tenant, lender, False, cost)
         tenant.in_flight += 1
         self._count_out(tenant, now)
-        self._spend(tenant, lender, strict, cost, now)
-        return tenant, lender, strict, leaf_grant
+        self._spend(tenant, lender, False, cost, now)
+        return tenant, lender, False, leaf_grant
 
     def correct(self, grant: Grant, cost: int, now: float) -> None:
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        self._picked = None
         tenant, lender, strict, leaf_grant = grant
         self._adjust_turns(tenant, lender, strict, cost)
         self._spend(tenant, lender, strict, cost, now)
@@ -173,7 +172,6 @@ class Htb:
     def end(self, grant: Grant, cost: int, now: float) -> None:
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        self._picked = None
         tenant, lender, strict, leaf_grant = grant
         if cost:
             self._adjust_turns(tenant, lender, strict, cost)
@@ -184,7 +182,6 @@ class Htb:
             self._deactivate(tenant, now)
 
     def restore(self, row: int, grant: Grant, cost: int, now: float) -> None:
-        self._picked = None
         if now >= self._buckets.due:
             self._buckets.fire(now)
         tenant, lender, strict, leaf_grant = grant
@@ -195,7 +192,6 @@ class Htb:
         self._count_in(tenant, now)
 
     def remove(self, row: int, now: float) -> None:
-        self._picked = None
         if now >= self._buckets.due:
             self._buckets.fire(now)
         node = self._class_of[self._service[row]]
@@ -227,17 +223,14 @@ class Htb:
                 del streams[number], spent[number]
                 continue
             yield row
-            spent[number] += self._cost.predicted(self._index, row) / quantum
+            spent[number] += self._index.predicted_cost(row) / quantum
 
     def _order_in(self, node: ClassNode) -> Iterator[int]:
-        index, cost = self._index, self._cost
         for rotation in (node.ready, node.feed):
-            yield from interleave(
-                rotation, lambda turn: turn.owner.leaf.order(0), lambda row: cost.predicted(index, row)
-            )
+            yield from interleave(rotation, lambda turn: turn.owner.leaf.order(0), self._index.predicted_cost)
 
     def next_event(self, now: float) -> float | None:
-        if not self._queued or not self._buckets.hard:
+        if not self._buckets.hard or not len(self):
             return None
         at = self._buckets.hard_event()
         return None if at is None else max(at, now)
@@ -250,86 +243,133 @@ class Htb:
         """The machine does so many cost units a second: shares mean that from now on. Levels and debts stay."""
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        self._picked = None
         set_rates(self._root, self._config, units_s, now)
         for group in _nodes(self._root):
             self._buckets.update(group, now)
         for node in self._buckets.classes:
-            self._buckets.clock_quickened(node)
+            self._buckets.clock_changed(node)
 
     def close(self) -> None:
-        assert not self._queued, "rows are queued"
+        assert not len(self), "rows are queued"
         for node in self._buckets.classes:
             for tenant in list(node.tenants.values()):
                 self._retire(tenant)
 
     def __len__(self) -> int:
-        return self._queued
+        return sum(node.queued for node in self._buckets.classes)
 
     # --- picking --------------------------------------------------------------------------------------------------
 
-    def _pick_strict(self, node: ClassNode, now: float) -> int | None:
-        """A row of a class that is under its strict limit, whatever its rate; hard limits hold."""
+    def _find(self, now: float, blocked: int) -> Tenant | None:
+        """Whose turn it is, if its leaf lets a row go. Sets `_lender`, `_as_strict`, `_searched`."""
+        buckets = self._buckets
+        if now >= buckets.due:
+            buckets.fire(now)
+        if blocked:
+            return self._search(now, blocked)
+        self._searched = False
+        for node in self._strict:
+            if node.queued and node.strict_at <= now and not node.barred:
+                turn = node.ready.front()
+                if turn is None:
+                    return self._search(now, blocked)
+                if self._under_strict_limit(node, now):
+                    self._lender = 0
+                    self._as_strict = True
+                    tenant: Tenant = turn.owner
+                    return tenant
+        self._as_strict = False
+        mask = self._links.mask
+        if not mask:
+            return None
+        number = (mask & -mask).bit_length() - 1
+        self._lender = number >> 3
+        turn = self._links.rows[number].front()
+        assert turn is not None
+        node = turn.owner
+        if number < 8:
+            turn = node.ready.front()
+            assert turn is not None
+            own: Tenant = turn.owner
+            return own
+        prio = number & 7
+        while node.level:
+            turn = node.feeds[prio].front()
+            assert turn is not None
+            node = turn.owner
+        borrower: Tenant = node
+        return borrower
+
+    def _search(self, now: float, blocked: int) -> Tenant | None:
+        """As `_find`, where turns are passed over: classes are blocked, or leaves let nothing go."""
+        self._searched = True
+        self._as_strict = True
+        for node in self._strict:
+            if node.queued and not node.bit & blocked and not node.barred and self._under_strict_limit(node, now):
+                for tenant in chain(_owners(node.ready), _owners(node.feed)):
+                    lender = _lender(tenant)
+                    if lender is not None and tenant.leaf.pick(now, 0) is not None:
+                        self._lender = lender
+                        return tenant
+        self._as_strict = False
+        mask = self._links.mask
+        while mask:
+            number = (mask & -mask).bit_length() - 1
+            self._lender = number >> 3
+            for tenant in _tenants(self._links.rows[number], number, blocked):
+                if tenant.leaf.pick(now, 0) is not None:
+                    return tenant
+            mask &= mask - 1
+        return None
+
+    def _under_strict_limit(self, node: ClassNode, now: float) -> bool:
         strict = node.strict
         assert strict is not None
-        if node.barred or not strict.solvent(now):
-            return None
-        turn = node.ready.front() or node.feed.front()
-        if turn is None:
-            return None
-        for tenant in chain((turn.owner,), _owners(node.ready), _owners(node.feed)):
-            lender = _lender(tenant)
-            if lender is None:
-                continue
-            row: int | None = tenant.leaf.pick(now, 0)
-            if row is not None:
-                self._picked = (row, tenant, lender, True)
-                return row
-        return None
+        if strict.solvent(now):
+            return True
+        node.strict_at = strict.solvent_at()
+        return False
 
     # --- turns and buckets ----------------------------------------------------------------------------------------
 
-    def _take_turns(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
-        """The turns on the way from the lender's row to the tenant are served."""
-        node: GroupNode = tenant.parent
+    def _serve(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
+        """The turns on the way from the lender's row to the tenant are served; each is the front of its rotation."""
         parent = tenant.parent
-        prio = parent.prio
         if lender == 0:
             parent.ready.serve(tenant.own_turn, cost)
             if not strict:
-                self._links.rows[prio].serve(parent.ready_turn, cost)
+                self._links.rows[parent.prio].serve(parent.ready_turn, cost)
             return
         parent.feed.serve(tenant.borrow_turn, cost)
-        if strict:
+        if not strict:
+            for rotation, turn in _turns(self._links.rows, parent, lender):
+                rotation.serve(turn, cost)
+
+    def _serve_past(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
+        """As `_serve`, but some turns were passed over, for their classes are blocked."""
+        parent = tenant.parent
+        if lender == 0:
+            parent.ready.serve_past(tenant.own_turn, cost)
+            if not strict:
+                self._links.rows[parent.prio].serve_past(parent.ready_turn, cost)
             return
-        while node.level < lender:
-            above = node.parent
-            assert above is not None
-            above.feeds[prio].serve(node.borrow_turns[prio], cost)
-            node = above
-        if node.parent is not None:
-            self._links.rows[lender * 8 + prio].serve(node.row_turns[prio], cost)
+        parent.feed.serve_past(tenant.borrow_turn, cost)
+        if not strict:
+            for rotation, turn in _turns(self._links.rows, parent, lender):
+                rotation.serve_past(turn, cost)
 
     def _adjust_turns(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
         """The turns that were served then cost more or less. A strict dispatch took no turn between classes."""
-        node: GroupNode = tenant.parent
         parent = tenant.parent
-        prio = parent.prio
         if lender == 0:
             parent.ready.adjust(tenant.own_turn, cost)
             if not strict:
-                self._links.rows[prio].adjust(parent.ready_turn, cost)
+                self._links.rows[parent.prio].adjust(parent.ready_turn, cost)
             return
         parent.feed.adjust(tenant.borrow_turn, cost)
-        if strict:
-            return
-        while node.level < lender:
-            above = node.parent
-            assert above is not None
-            above.feeds[prio].adjust(node.borrow_turns[prio], cost)
-            node = above
-        if node.parent is not None:
-            self._links.rows[lender * 8 + prio].adjust(node.row_turns[prio], cost)
+        if not strict:
+            for rotation, turn in _turns(self._links.rows, parent, lender):
+                rotation.adjust(turn, cost)
 
     def _spend(self, tenant: Tenant, lender: int, strict: bool, cost: int, now: float) -> None:
         node = tenant.parent
@@ -337,28 +377,27 @@ class Htb:
         if strict:
             assert node.strict is not None
             node.strict.spend(cost, now)
+            node.strict_at = now if cost < 0 else node.strict_at
         if lender > node.level:
             node.borrowed_cost += cost
 
     # --- counts ---------------------------------------------------------------------------------------------------
 
     def _count_in(self, tenant: Tenant, now: float) -> None:
-        self._queued += 1
         node = tenant.parent
         node.queued += 1
         tenant.queued += 1
         if tenant.queued == 1:
-            self._links.tenant_queued(tenant)
+            self._links.enter(tenant)
             if node.queued == 1 and self._lends:
                 self._lend_again(node, now)
 
     def _count_out(self, tenant: Tenant, now: float) -> None:
-        self._queued -= 1
         node = tenant.parent
         node.queued -= 1
         tenant.queued -= 1
         if not tenant.queued:
-            self._links.tenant_emptied(tenant)
+            self._links.exit(tenant)
             if not node.queued and self._lends:
                 self._lend_again(node, now)
 
@@ -404,7 +443,7 @@ class Htb:
     def _deactivate(self, tenant: Tenant, now: float) -> None:
         node = tenant.parent
         node.clock.leave(tenant.weight, now)
-        self._buckets.clock_quickened(node)
+        self._buckets.clock_changed(node)
         node.resting[tenant] = None
         virtual = node.clock.read(now)
         for _ in range(min(2, len(node.resting))):
@@ -441,7 +480,6 @@ class Htb:
             assert node.queued == sum(tenant.queued for tenant in node.tenants.values())
             busy = sum(1 for tenant in node.tenants.values() if tenant.queued or tenant.in_flight)
             assert node.clock.active == busy, f"class {node.name}: {busy} tenants busy, {node.clock.active} share"
-        assert self._queued == sum(node.queued for node in self._buckets.classes)
         self._links.check_integrity()
 
 
@@ -470,19 +508,6 @@ def _lender(tenant: Tenant) -> int | None:
     return node.level
 
 
-def _front_tenant(node: Any, number: int) -> Tenant:
-    """Down the feeds from a node that stands in a row."""
-    if number < 8:
-        turn = node.ready.front()
-        tenant: Tenant = turn.owner
-        return tenant
-    prio = number & 7
-    while node.level:
-        node = node.feeds[prio].front().owner
-    leaf: Tenant = node
-    return leaf
-
-
 def _tenants(rotation: Rotation[NodeTurn], number: int, blocked: int) -> Iterator[Tenant]:
     """All tenants below a row in the order of their turns, but those of blocked classes."""
     for turn in rotation.in_order():
@@ -492,6 +517,21 @@ def _tenants(rotation: Rotation[NodeTurn], number: int, blocked: int) -> Iterato
         elif node.mask & ~blocked:
             below = node.ready if number < 8 else node.feeds[number & 7]
             yield from _tenants(below, number, blocked)
+
+
+def _turns(
+    rows: list[Rotation[NodeTurn]], node: GroupNode, lender: int
+) -> Iterator[tuple[Rotation[NodeTurn], NodeTurn]]:
+    """The turns between classes and groups, from a class up to the lender's row. The root is alone in its row."""
+    assert isinstance(node, ClassNode)
+    prio = node.prio
+    while node.level < lender:
+        above = node.parent
+        assert above is not None
+        yield above.feeds[prio], node.borrow_turns[prio]
+        node = above
+    if node.parent is not None:
+        yield rows[lender * 8 + prio], node.row_turns[prio]
 
 
 def _owners(rotation: Rotation[NodeTurn]) -> Iterator[Tenant]:

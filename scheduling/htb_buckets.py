@@ -25,6 +25,8 @@ class Buckets:
         self._links = links
         self._events: list[EventQueue[GroupNode]] = [EventQueue() for _ in range(ROOT_LEVEL + 1)]
         """By level, in seconds."""
+        self._groups_due = inf
+        """The first of them."""
         self.classes: list[ClassNode] = []
         """Set by whoever builds the tree."""
         self.hard = False
@@ -87,7 +89,11 @@ class Buckets:
             node = tenant.parent
             due = tenant.event_due()
             if due < inf and node.events.schedule(tenant, due):
-                self.hasten(node.clock.when(due))
+                at = node.clock.when(due)
+                if at < node.due:
+                    node.due = at
+                    if at < self.due:
+                        self.due = at
 
     def update(self, node: GroupNode, now: float) -> None:
         """A node's mode, bars and lending by its buckets, and when they change next."""
@@ -109,38 +115,39 @@ class Buckets:
                 self._links.refresh_all(node)
         due = node.event_due()
         if due < inf and self._events[node.level].schedule(node, due):
-            self.hasten(due)
+            self._groups_due = min(self._groups_due, due)
+            self.due = min(self.due, due)
 
-    def hasten(self, at: float) -> None:
-        """Something changes at `at`."""
-        if at < self.due:
-            self.due = at
-
-    def clock_quickened(self, node: ClassNode) -> None:
-        """The class's tenants share among fewer: their wake-ups are nearer."""
+    def clock_changed(self, node: ClassNode) -> None:
+        """The class's virtual time runs faster now, or its first wake-up is another."""
         first = node.events.next()
-        if first is not None:
-            self.hasten(node.clock.when(first))
+        node.due = inf if first is None else node.clock.when(first)
+        if node.due < self.due:
+            self.due = node.due
 
     def fire(self, now: float) -> None:
         """Make the changes that time alone has brought, in the order of levels."""
+        due = inf
         for node in self.classes:
-            virtual = node.clock.read(now)
-            for tenant in node.events.due(virtual + _EARLY):
-                tenant.bucket.read(virtual)
-                if tenant.allowance is not None:
-                    tenant.allowance.read(virtual)
-                self.update_tenant(tenant)
-        for queue in self._events:
-            for group in queue.due(now):
-                self.update(group, now)
-        self.due = inf
-        for queue in self._events:
-            at = queue.next()
-            if at is not None:
-                self.hasten(at)
-        for node in self.classes:
-            self.clock_quickened(node)
+            if node.due <= now:
+                virtual = node.clock.read(now)
+                for tenant in node.events.due(virtual + _EARLY):
+                    tenant.bucket.read(virtual)
+                    if tenant.allowance is not None:
+                        tenant.allowance.read(virtual)
+                    self.update_tenant(tenant)
+                self.clock_changed(node)
+            if node.due < due:
+                due = node.due
+        if self._groups_due <= now:
+            self._groups_due = inf
+            for queue in self._events:
+                for group in queue.due(now):
+                    self.update(group, now)
+                at = queue.next()
+                if at is not None and at < self._groups_due:
+                    self._groups_due = at
+        self.due = min(due, self._groups_due)
 
     def hard_event(self) -> float | None:
         """When the first node that a hard limit blocks now is free again."""

@@ -26,23 +26,8 @@ class Links:
 
     # --- tenants --------------------------------------------------------------------------------------------------
 
-    def tenant_queued(self, tenant: Tenant) -> None:
-        """Its first request is queued."""
-        self._enter(tenant)
-
-    def tenant_emptied(self, tenant: Tenant) -> None:
-        """Its last request has gone."""
-        self._exit(tenant)
-
-    def set_tenant_mode(self, tenant: Tenant, mode: int) -> None:
-        if tenant.queued:
-            self._exit(tenant)
-            tenant.mode = mode
-            self._enter(tenant)
-        else:
-            tenant.mode = mode
-
-    def _enter(self, tenant: Tenant) -> None:
+    def enter(self, tenant: Tenant) -> None:
+        """It has something queued (again): it stands where its mode says."""
         node = tenant.parent
         if tenant.mode == CAN_SEND:
             ready = node.ready
@@ -55,7 +40,8 @@ class Links:
             if feed.active == 1:
                 self.refresh(node, node.prio)
 
-    def _exit(self, tenant: Tenant) -> None:
+    def exit(self, tenant: Tenant) -> None:
+        """It has nothing queued any more."""
         node = tenant.parent
         if tenant.mode == CAN_SEND:
             ready = node.ready
@@ -67,6 +53,14 @@ class Links:
             feed.leave(tenant.borrow_turn)
             if not feed.active:
                 self.refresh(node, node.prio)
+
+    def set_tenant_mode(self, tenant: Tenant, mode: int) -> None:
+        if tenant.queued:
+            self.exit(tenant)
+            tenant.mode = mode
+            self.enter(tenant)
+        else:
+            tenant.mode = mode
 
     # --- classes and groups ---------------------------------------------------------------------------------------
 

@@ -210,6 +210,7 @@ class ClassNode(GroupNode):
         "borrowed_cost",
         "clock",
         "config",
+        "due",
         "events",
         "feed",
         "prio",
@@ -219,6 +220,7 @@ class ClassNode(GroupNode):
         "ready_turn",
         "resting",
         "strict",
+        "strict_at",
         "tenants",
     )
 
@@ -241,8 +243,12 @@ class ClassNode(GroupNode):
         self.clock = ShareClock(0.0, now)
         self.events = EventQueue[Tenant]()
         """When tenants become able to send, in virtual time."""
+        self.due = inf
+        """The first of them in seconds."""
         self.strict: TokenBucket | None = None
         """Its `strict_limit`."""
+        self.strict_at = now
+        """When that is solvent, at the rate it had when it was charged last."""
         self.tenants: dict[int, Tenant] = {}
         self.resting: OrderedDict[Tenant, None] = OrderedDict()
         """Tenants with nothing queued or in flight, longest first: retired once their buckets are full."""

@@ -1,7 +1,7 @@
 """The index: one row for each request the worker knows, in columns. The row *is* the queue entry.
 
-Knows the scheduling facts of a request (class, tenant, flow, predicted tokens, deadlines, state). Does not know
-payloads, Kafka positions or tokens: their owners keep them beside the index, by row number. Owned by the engine
+Knows the scheduling facts of a request (class, tenant, flow, predicted tokens and cost, deadlines, state). Does not
+know payloads, Kafka positions or tokens: their owners keep them beside the index, by row number. Owned by the engine
 thread; nothing here is safe to share.
 
 A row is a small integer, recycled after `release`. The columns are public to *read* (`index.state[row]`), for
@@ -15,6 +15,7 @@ from array import array
 from dataclasses import dataclass
 from math import inf
 
+from scheduling.cost import CostModel
 from scheduling.interner import Interner
 from scheduling.priority import PriorityClass
 from scheduling.state import TERMINAL_STATES, TRANSITIONS, RequestState
@@ -61,15 +62,17 @@ class Index:
     - `tenant`, `flow`: numbers of `tenants` and `flows` (flows are scoped by tenant).
     - `prompt_tokens`, `output_tokens`: predicted; the prompt's become exact at staging (`set_tokens`).
     - `cached_tokens`: of the prompt, found in the prefix cache (0 until looked up).
+    - `prompt_cost`, `output_cost`: what these tokens cost, in units of `cost`; always up to date with them.
     - `arrival_s`: monotonic. `ttft_deadline_s`: when its first token is due; it orders, it never expires.
       `hard_deadline_s`: when the request expires. Both are `inf` for none.
     """
 
-    def __init__(self, capacity: int = 1_000_000, initial_rows: int = 1024) -> None:
+    def __init__(self, capacity: int = 1_000_000, initial_rows: int = 1024, cost: CostModel | None = None) -> None:
         """`capacity`: the most rows at once. Memory grows by doubling from `initial_rows` up to it."""
         if capacity < 1 or initial_rows < 1:
             raise ValueError(f"an index needs at least one row, got {capacity=}, {initial_rows=}")
         self.capacity = capacity
+        self.cost = cost or CostModel()
         self.tenants = Interner()
         self.flows = Interner()
         self.state = bytearray()
@@ -80,6 +83,8 @@ class Index:
         self.prompt_tokens: array[int] = array("I")
         self.output_tokens: array[int] = array("I")
         self.cached_tokens: array[int] = array("I")
+        self.prompt_cost: array[int] = array("I")
+        self.output_cost: array[int] = array("I")
         self.arrival_s: array[float] = array("d")
         self.ttft_deadline_s: array[float] = array("d")
         self.hard_deadline_s: array[float] = array("d")
@@ -127,6 +132,8 @@ class Index:
         self.prompt_tokens[row] = prompt_tokens
         self.output_tokens[row] = output_tokens
         self.cached_tokens[row] = 0
+        self.prompt_cost[row] = self.cost.prompt(prompt_tokens)
+        self.output_cost[row] = self.cost.output(output_tokens)
         self.arrival_s[row] = arrival_s
         self.ttft_deadline_s[row] = ttft_deadline_s
         self.hard_deadline_s[row] = hard_deadline_s
@@ -176,9 +183,11 @@ class Index:
         assert 0 <= cached_tokens <= prompt_tokens <= _MAX_TOKENS, f"{prompt_tokens=}, {cached_tokens=}"
         self.prompt_tokens[row] = prompt_tokens
         self.cached_tokens[row] = cached_tokens
+        self.prompt_cost[row] = self.cost.prompt(prompt_tokens, cached_tokens)
         if output_tokens is not None:
             assert 0 <= output_tokens <= _MAX_TOKENS, f"{output_tokens=}"
             self.output_tokens[row] = output_tokens
+            self.output_cost[row] = self.cost.output(output_tokens)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -193,6 +202,10 @@ class Index:
 
     def tenant_name(self, row: int) -> str:
         return self.tenants.name(self.tenant[row])
+
+    def predicted_cost(self, row: int) -> int:
+        """Of its uncached prompt and its predicted output."""
+        return self.prompt_cost[row] + self.output_cost[row]
 
     def flow_name(self, row: int) -> str:
         return self.flows.name(self.flow[row]).partition("\0")[2]
@@ -271,6 +284,8 @@ class Index:
             self.prompt_tokens,
             self.output_tokens,
             self.cached_tokens,
+            self.prompt_cost,
+            self.output_cost,
             self.arrival_s,
             self.ttft_deadline_s,
             self.hard_deadline_s,

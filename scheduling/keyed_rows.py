@@ -55,6 +55,10 @@ class KeyedRows:
             heappop(heap)
         queue.head = heap[0][2] if heap else NO_ROW
 
+    def pop(self, queue: KeyedEnds) -> None:
+        """The head leaves."""
+        self.remove(queue, queue.head)
+
     def restore(self, queue: KeyedEnds, row: int) -> None:
         """Its key is its place; among equals it comes last now."""
         self.append(queue, row)

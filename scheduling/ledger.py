@@ -8,6 +8,7 @@ those decide who goes next, forget and are clamped; the ledger only adds up. Wha
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from scheduling.priority import PriorityClass
 
@@ -21,33 +22,38 @@ class Cause(IntEnum):
     """Why something was charged."""
 
     PROMPT = 0
-    """The uncached prompt, at dispatch."""
+    """The uncached prompt, at dispatch; and (of either sign) what it turns out to be more or less than was thought."""
     OUTPUT = 1
     """Generated tokens."""
     PREEMPTION = 2
     """Work that a preemption caused, charged to who caused it: tokens computed again, bytes swapped."""
 
 
+_OUTPUT = Cause.OUTPUT
+
+
 class LedgerEntry:
-    """One row in flight. `outstanding` is predicted and not incurred yet; the rest is charged."""
+    """One row in flight."""
 
-    __slots__ = ("by_cause", "counted", "grant", "outstanding", "priority", "refunded", "row", "tenant")
+    __slots__ = ("counted", "grant", "output", "outstanding", "preemption", "priority", "prompt", "refunded")
 
-    def __init__(self, row: int, priority: int, tenant: int, prompt: int, outstanding: int) -> None:
-        self.row = row
+    def __init__(self, priority: int, prompt: int, predicted: int, grant: Any) -> None:
         self.priority = priority
-        self.tenant = tenant
-        self.by_cause = [prompt, 0, 0]
+        self.prompt = prompt
+        self.output = 0
+        self.preemption = 0
         self.refunded = 0
-        self.outstanding = outstanding
-        self.counted = prompt + outstanding
+        self.outstanding = predicted - prompt
+        """Predicted output that is not charged yet."""
+        self.counted = predicted
         """What the discipline has counted for this row so far."""
-        self.grant: object = None
+        self.grant = grant
+        """The discipline's own (`scheduling.discipline`)."""
 
     @property
     def charged(self) -> int:
         """Net of refunds."""
-        return sum(self.by_cause) - self.refunded
+        return self.prompt + self.output + self.preemption - self.refunded
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +96,51 @@ class Ledger:
         self._settled = 0
         self._max_accounts = max_accounts
         self._accounts: OrderedDict[tuple[int, str], list[int]] = OrderedDict()
-        """Requests, costs by cause, refunded."""
+        """Requests; prompt, output, preemption; refunded."""
 
-    def open(self, row: int, priority: int, tenant: int, prompt: int, outstanding: int) -> LedgerEntry:
-        assert row not in self.entries, f"row {row} is in flight already"
-        entry = self.entries[row] = LedgerEntry(row, priority, tenant, prompt, outstanding)
+    def open(self, row: int, priority: int, prompt: int, predicted: int, grant: Any) -> None:
+        """`predicted`: cost of prompt and output. `grant` is handed back with the entry."""
+        entries = self.entries
+        assert row not in entries, f"row {row} is in flight already"
+        entries[row] = LedgerEntry(priority, prompt, predicted, grant)
         self._charged += prompt
-        return entry
 
-    def charge(self, entry: LedgerEntry, cost: int, cause: Cause) -> None:
-        entry.by_cause[cause] += cost
+    def charge(self, row: int, cost: int, cause: Cause) -> LedgerEntry:
+        entry = self.entries[row]
+        if cause is _OUTPUT:
+            entry.output += cost
+        elif cause is Cause.PROMPT:
+            entry.prompt += cost
+        else:
+            entry.preemption += cost
         self._charged += cost
+        return entry
 
     def settle(self, row: int, refund: int, tenant_name: str) -> LedgerEntry:
         """Close the entry of a row that ended. `refund` is the part of its prompt that nobody computed."""
         entry = self.entries.pop(row)
-        assert 0 <= refund <= entry.by_cause[Cause.PROMPT], f"row {row}: {refund=} of {entry.by_cause[0]}"
+        assert 0 <= refund <= entry.prompt, f"row {row}: {refund=} of a prompt of {entry.prompt}"
         entry.refunded = refund
         self._refunded += refund
         self._settled += entry.charged
         account = self._account(entry.priority, tenant_name)
-        account[0] += 1
-        for number, cost in enumerate(entry.by_cause, start=1):
-            account[number] += cost
-        account[4] += refund
+        for number, figure in enumerate((1, entry.prompt, entry.output, entry.preemption, refund)):
+            account[number] += figure
         return entry
 
-    def withdraw(self, row: int) -> LedgerEntry:
-        """Take back an entry of which nothing was computed; its prompt is refunded."""
+    def withdraw(self, row: int, tenant_name: str) -> LedgerEntry:
+        """Take back an entry of which nothing was computed: refund its prompt, settle what it cost others."""
         entry = self.entries.pop(row)
-        assert not any(entry.by_cause[Cause.OUTPUT :]), f"row {row} ran, so it can't be as if it never had"
-        self._refunded += entry.charged
+        assert not entry.output, f"row {row} ran, so it can't be as if it never had"
+        entry.refunded = entry.prompt
+        self._refunded += entry.refunded
+        if entry.preemption:
+            self._settled += entry.preemption
+            self._account(entry.priority, tenant_name)[3] += entry.preemption
         return entry
+
+    def settled_cost(self) -> int:
+        return self._settled
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
@@ -140,7 +159,6 @@ class Ledger:
         assert statistics.charged - statistics.refunded == statistics.settled + statistics.open, f"{statistics}"
         assert sum(account.cost for account in statistics.accounts) == statistics.settled, "accounts don't add up"
         for row, entry in self.entries.items():
-            assert entry.row == row
             assert entry.outstanding >= 0, f"row {row}: outstanding is {entry.outstanding}"
 
     def _account(self, priority: int, tenant_name: str) -> list[int]:

@@ -37,20 +37,20 @@ def make_qdisc(
 
     Raises `PolicyError` for a name that is not in `POLICIES` (or, in the tree's leaves, not in `LEAF_POLICIES`).
     """
-    cost = cost or CostModel()
+    assert cost is None or cost == index.cost, f"the index's rows are priced by {index.cost}, not by {cost}"
     discipline: Discipline[Any]
     if name == "htb":
-        discipline = Htb(index, cost, tree, _leaf_factory(index, cost, tree), now)
+        discipline = Htb(index, tree, _leaf_factory(index, tree), now)
     elif name == "fifo":
         discipline = Fifo(index)
     elif name == "strict":
         discipline = Strict(index)
     else:
         raise PolicyError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
-    return AccountedQdisc(index, cost, discipline)
+    return AccountedQdisc(index, discipline)
 
 
-def _leaf_factory(index: Index, cost: CostModel, tree: TreeConfig) -> Callable[[ClassNode], Discipline[Any]]:
+def _leaf_factory(index: Index, tree: TreeConfig) -> Callable[[ClassNode], Discipline[Any]]:
     """Makes tenants' queues. Rows of all leaves share their links: a row is in one queue only."""
     for config in tree.walk():
         policy = config.tenants.leaf.policy
@@ -58,13 +58,13 @@ def _leaf_factory(index: Index, cost: CostModel, tree: TreeConfig) -> Callable[[
             raise PolicyError(
                 f"class {config.name}: unknown leaf policy {policy!r}, choose one of {', '.join(LEAF_POLICIES)}"
             )
-    flow_rows = {order: FlowRows(index, cost, order) for order in FlowOrder}
+    flow_rows = {order: FlowRows(index, order) for order in FlowOrder}
     links = RowLinks()
 
     def make_leaf(node: ClassNode) -> Discipline[Any]:
         leaf: LeafConfig = node.config.tenants.leaf
         if leaf.policy == "sfq":
-            return Sfq(index, cost, leaf, flow_rows[leaf.order])
+            return Sfq(index, leaf, flow_rows[leaf.order])
         return Fifo(index, links)
 
     return make_leaf

@@ -73,7 +73,6 @@ class Rotation(Generic[T]):
 
     def join(self, turn: T) -> None:
         """The turn wants service from now on."""
-        assert not turn.active, "it wants service already"
         turn.active = True
         self.active += 1
         reached = self.round
@@ -88,7 +87,6 @@ class Rotation(Generic[T]):
 
     def leave(self, turn: T) -> None:
         """The turn wants no service for now. Its entry stays until it comes to the front."""
-        assert turn.active, "it wants no service as it is"
         turn.active = False
         self.active -= 1
         if len(self._heap) > _COMPACT_FROM and len(self._heap) > 2 * self.active:
@@ -96,26 +94,19 @@ class Rotation(Generic[T]):
 
     def front(self) -> T | None:
         """Whose turn it is. Changes nothing that a later decision depends on."""
-        heap = self._heap
         if not self.active:
             return None
-        while True:
-            _, place, turn = heap[0]
+        heap = self._heap
+        _, place, turn = heap[0]
+        while turn.place != place or not turn.active:
             if turn.place == place:
-                if turn.active:
-                    return turn
                 turn.listed = False
             heappop(heap)
+            _, place, turn = heap[0]
+        return turn
 
     def serve(self, turn: T, cost: int) -> None:
-        """An active turn is served: normally the front, or a later one because those before it can't be."""
-        heap = self._heap
-        _, place, first = heap[0]
-        is_front = first is turn and place == turn.place
-        if not is_front:
-            is_front = self.front() is turn
-            if not is_front:
-                self._pass_over(turn)
+        """The front, as just given by `front`, is served."""
         self.round, self.place = turn.round, turn.place
         deficit = turn.deficit - cost
         if deficit > 0:
@@ -126,10 +117,40 @@ class Rotation(Generic[T]):
         turn.deficit = deficit + rounds * quantum
         turn.round += rounds
         self._places = turn.place = self._places + 1
-        if is_front:
-            heapreplace(heap, (turn.round, turn.place, turn))
-        else:
-            heappush(heap, (turn.round, turn.place, turn))
+        heapreplace(self._heap, (turn.round, turn.place, turn))
+
+    def serve_last(self, turn: T, cost: int) -> None:
+        """As `serve`, and then it leaves: it wants nothing more."""
+        self.round, self.place = turn.round, turn.place
+        heappop(self._heap)
+        turn.active = turn.listed = False
+        self.active -= 1
+        deficit = turn.deficit - cost
+        if deficit > 0:
+            turn.deficit = deficit
+            return
+        quantum = turn.quantum
+        rounds = -((deficit - 1) // quantum)
+        turn.deficit = deficit + rounds * quantum
+        turn.round += rounds
+        self._places = turn.place = self._places + 1
+
+    def serve_past(self, turn: T, cost: int) -> None:
+        """An active turn is served that need not be the front: those before it can't be served now.
+
+        They get its round, so that they hoard no credit meanwhile.
+        """
+        if self.front() is not turn:
+            for round_number, place, other in sorted(self._heap, key=lambda entry: entry[:2]):
+                if (round_number, place) >= (turn.round, turn.place):
+                    break
+                if other.place == place and other.active:
+                    other.round = turn.round
+                    self._places = other.place = self._places + 1
+                    heappush(self._heap, (other.round, other.place, other))
+            first = self.front()
+            assert first is turn, "nobody is before it now"
+        self.serve(turn, cost)
 
     def adjust(self, turn: T, cost: int) -> None:
         """What the turn was served costs so much more, or (negative) less. Moves it, active or not, by whole rounds."""
@@ -193,16 +214,6 @@ class Rotation(Generic[T]):
                 key = (turn.round, turn.place)
                 assert key >= (self.round, self.place), f"an active turn at {key} was passed"
         assert sum(turn.active for turn in valid) == self.active, "active turns don't add up"
-
-    def _pass_over(self, served: T) -> None:
-        """Turns before `served` can't be served now: they get its round, so that they hoard no credit meanwhile."""
-        for round_number, place, turn in sorted(self._heap[:], key=lambda entry: entry[:2]):
-            if (round_number, place) >= (served.round, served.place):
-                break
-            if turn.place == place and turn.active:
-                turn.round = served.round
-                self._places = turn.place = self._places + 1
-                heappush(self._heap, (turn.round, turn.place, turn))
 
     def _compact(self) -> None:
         kept = []

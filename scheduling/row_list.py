@@ -74,6 +74,16 @@ class RowLinks:
             self.before[after] = before
         queue.count -= 1
 
+    def pop(self, queue: RowEnds) -> None:
+        """The head leaves."""
+        after = self.after[queue.head]
+        queue.head = after
+        if after == NO_ROW:
+            queue.tail = NO_ROW
+        else:
+            self.before[after] = NO_ROW
+        queue.count -= 1
+
     def restore(self, queue: RowEnds, row: int) -> None:
         """A row that was here before, by its number. Costs as many steps as rows came back before it."""
         number = self.number[row]

@@ -22,7 +22,6 @@ requests or owes.
 from collections import deque
 from collections.abc import Iterator
 
-from scheduling.cost import CostModel
 from scheduling.index import Index
 from scheduling.keyed_rows import KeyedRows
 from scheduling.priority import PriorityClass
@@ -65,13 +64,13 @@ class FlowRows:
 
     __slots__ = ("keyed", "linked")
 
-    def __init__(self, index: Index, cost: CostModel, order: FlowOrder) -> None:
+    def __init__(self, index: Index, order: FlowOrder) -> None:
         self.linked = RowLinks() if order is FlowOrder.FIFO else None
         self.keyed: KeyedRows | None = None
         if order is FlowOrder.EDF:
             self.keyed = KeyedRows(lambda row: index.ttft_deadline_s[row])
         elif order is FlowOrder.SJF:
-            self.keyed = KeyedRows(lambda row: float(cost.predicted(index, row)))
+            self.keyed = KeyedRows(lambda row: float(index.predicted_cost(row)))
 
     @property
     def queues(self) -> RowLinks | KeyedRows:
@@ -83,26 +82,37 @@ class FlowRows:
 class Sfq:
     """Implements `scheduling.discipline.Discipline[Flow]`."""
 
-    __slots__ = ("_config", "_cost", "_flow_of", "_flows", "_index", "_queued", "_resting", "_rotation", "_rows")
+    __slots__ = (
+        "_config",
+        "_flow_of",
+        "_flows",
+        "_index",
+        "_output_cost",
+        "_prompt_cost",
+        "_resting",
+        "_rotation",
+        "_rows",
+    )
 
-    def __init__(self, index: Index, cost: CostModel, config: LeafConfig, rows: FlowRows) -> None:
+    def __init__(self, index: Index, config: LeafConfig, rows: FlowRows) -> None:
         self._index = index
-        self._cost = cost
         self._config = config
         self._flow_of = index.flow
+        self._prompt_cost = index.prompt_cost
+        self._output_cost = index.output_cost
         self._rows = rows.queues
         self._rotation: Rotation[Flow] = Rotation()
         self._flows: dict[int, Flow] = {}
         self._resting: deque[Flow] | None = None
         """Empty flows, longest empty first; made when the first one is, for most leaves are small."""
-        self._queued = 0
 
     def push(self, row: int, now: float) -> None:
-        flow = self._flows.get(self._flow_of[row])
-        if flow is None:
-            flow = self._admit(self._flow_of[row])
+        number = self._flow_of[row]
+        try:
+            flow = self._flows[number]
+        except KeyError:
+            flow = self._admit(number)
         self._rows.append(flow, row)
-        self._queued += 1
         if flow.count == 1:
             self._wake(flow, now)
 
@@ -110,15 +120,30 @@ class Sfq:
         flow = self._rotation.front()
         return None if flow is None else flow.head
 
-    def take(self, row: int, cost: int, now: float) -> Flow:
-        flow = self._flows[self._flow_of[row]]
+    def pop(self, now: float, blocked: int) -> tuple[int, int, Flow] | None:
         rotation = self._rotation
-        if rotation.front() is flow:
+        flow = rotation.front()
+        if flow is None:
+            return None
+        row = flow.head
+        cost = self._prompt_cost[row] + self._output_cost[row]
+        self._rows.pop(flow)
+        flow.in_flight += 1
+        if flow.count:
             rotation.serve(flow, cost)
         else:
-            rotation.adjust(flow, cost)
-        self._dismiss(flow, row, now)
+            rotation.serve_last(flow, cost)
+            flow.emptied_at = now
+        return row, cost, flow
+
+    def take(self, row: int, cost: int, now: float) -> Flow:
+        flow = self._flows[self._flow_of[row]]
+        self._rotation.adjust(flow, cost)
+        self._rows.remove(flow, row)
         flow.in_flight += 1
+        if not flow.count:
+            self._rotation.leave(flow)
+            flow.emptied_at = now
         return flow
 
     def correct(self, grant: Flow, cost: int, now: float) -> None:
@@ -135,25 +160,26 @@ class Sfq:
         self._rotation.adjust(grant, -cost)
         grant.in_flight -= 1
         self._rows.restore(grant, row)
-        self._queued += 1
         if grant.count == 1:
             self._wake(grant, now)
 
     def remove(self, row: int, now: float) -> None:
         flow = self._flows[self._flow_of[row]]
-        self._dismiss(flow, row, now)
-        if not flow.count and not flow.in_flight:
-            self._rest(flow, now)
+        self._rows.remove(flow, row)
+        if not flow.count:
+            self._rotation.leave(flow)
+            flow.emptied_at = now
+            if not flow.in_flight:
+                self._rest(flow, now)
 
     def order(self, skip: int) -> Iterator[int]:
-        index, cost = self._index, self._cost
-        return interleave(self._rotation, self._rows.rows, lambda row: cost.predicted(index, row))
+        return interleave(self._rotation, self._rows.rows, self._index.predicted_cost)
 
     def next_event(self, now: float) -> float | None:
         return None
 
     def close(self) -> None:
-        assert not self._queued, "rows are queued"
+        assert not len(self), "rows are queued"
         for flow in list(self._flows.values()):
             assert not flow.in_flight, f"flow {flow.number} has rows in flight"
             self._forget(flow)
@@ -171,10 +197,10 @@ class Sfq:
             self._rows.check_integrity(flow)
             for row in self._rows.rows(flow):
                 assert self._flow_of[row] == number, f"row {row} is in the queue of flow {number}"
-        assert sum(flow.count for flow in self._flows.values()) == self._queued, "rows don't add up"
 
     def __len__(self) -> int:
-        return self._queued
+        """Linear in the flows: who holds a leaf counts its rows anyway."""
+        return sum(flow.count for flow in self._flows.values())
 
     # --- flows ----------------------------------------------------------------------------------------------------
 
@@ -185,14 +211,6 @@ class Sfq:
         # The number must mean this flow for as long as its debt is remembered.
         self._index.flows.hold(number)
         return flow
-
-    def _dismiss(self, flow: Flow, row: int, now: float) -> None:
-        """A row leaves its flow."""
-        self._rows.remove(flow, row)
-        self._queued -= 1
-        if not flow.count:
-            self._rotation.leave(flow)
-            flow.emptied_at = now
 
     def _wake(self, flow: Flow, now: float) -> None:
         """A flow has its first row (again)."""

@@ -24,6 +24,7 @@ class Strict:
     """Implements `scheduling.discipline.Discipline[None]`: cost changes nothing, so there is nothing to remember."""
 
     def __init__(self, index: Index) -> None:
+        self._index = index
         self._service = index.service
         self._links = RowLinks()
         self._queues = [RowList() for _ in PriorityClass]
@@ -36,6 +37,13 @@ class Strict:
             if queue.count and not blocked >> priority & 1:
                 return queue.head
         return None
+
+    def pop(self, now: float, blocked: int) -> tuple[int, int, None] | None:
+        row = self.pick(now, blocked)
+        if row is None:
+            return None
+        self._links.remove(self._queues[self._service[row]], row)
+        return row, self._index.predicted_cost(row), None
 
     def take(self, row: int, cost: int, now: float) -> None:
         self._links.remove(self._queues[self._service[row]], row)
