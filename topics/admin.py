@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
+from topics.aiokafka_closing import closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 
@@ -59,17 +60,20 @@ class KafkaAdmin:
             async with asyncio.timeout(self._timeout_s):
                 await self._client.start()
         except (KafkaError, TimeoutError, OSError) as error:
-            await self._client.close()
+            await self._close()
             raise KafkaUnavailableError(self._settings, error) from error
         except BaseException:
-            await self._client.close()
+            await self._close()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.close()
+        await self._close()
+
+    async def _close(self) -> None:
+        await closes_within(self._client.close(), self._timeout_s, "a Kafka admin client")
 
     async def cluster(self) -> ClusterState:
         # All topics rather than the wanted ones: asking for a topic by name creates it on a cluster that allows that.

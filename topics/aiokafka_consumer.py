@@ -7,19 +7,17 @@ the same. It touches private attributes; the broker tests hold it to aiokafka 0.
 """
 
 import asyncio
-import logging
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
+from topics.aiokafka_closing import closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
 
 __all__ = ["close_consumer", "inbound_record", "open_consumer"]
-
-logger = logging.getLogger(__name__)
 
 _ABANDON_STEP_S = 2.0
 
@@ -50,15 +48,12 @@ async def open_consumer(settings: KafkaSettings, role: str, *, timeout_s: float,
 
 async def close_consumer(consumer: Any, *, timeout_s: float) -> None:
     """Leave the group and close; after `timeout_s` just close."""
+    closed = False
     try:
-        async with asyncio.timeout(timeout_s):
-            await consumer.stop()
-    except (KafkaError, TimeoutError) as error:
-        logger.info("dropping a Kafka consumer that did not close in order: %r", error)
-        await _abandon(consumer)
-    except BaseException:
-        await _abandon(consumer)
-        raise
+        closed = await closes_within(consumer.stop(), timeout_s, "a Kafka consumer")
+    finally:
+        if not closed:
+            await _abandon(consumer)
 
 
 def inbound_record(record: Any) -> InboundRecord:
@@ -75,22 +70,22 @@ def inbound_record(record: Any) -> InboundRecord:
 async def _abandon(consumer: Any) -> None:
     """Close at once, without a word to the group: it notices when the session times out."""
     consumer._closed = True
-    coordinator = consumer._coordinator
-    if coordinator is not None and hasattr(coordinator, "_coordination_task"):
+    coordinator, fetcher = consumer._coordinator, consumer._fetcher
+    if coordinator is not None and consumer._group_id is not None:
         if not coordinator._closing.done():
             coordinator._closing.set_result(None)
         coordinator._coordination_task.cancel()
-        await _within_a_step(asyncio.wait({coordinator._coordination_task}))
-        await _within_a_step(coordinator._stop_heartbeat_task())
-        await _within_a_step(coordinator._stop_commit_offsets_refresh_task())
-    if consumer._fetcher is not None:
-        await _within_a_step(consumer._fetcher.close())
-    await _within_a_step(consumer._client.close())
-
-
-async def _within_a_step(closing: Any) -> None:
-    try:
-        async with asyncio.timeout(_ABANDON_STEP_S):
-            await closing
-    except (KafkaError, TimeoutError, OSError) as error:
-        logger.warning("a part of an abandoned Kafka consumer did not close: %r", error)
+        await asyncio.wait({coordinator._coordination_task}, timeout=_ABANDON_STEP_S)
+        await closes_within(coordinator._stop_heartbeat_task(), _ABANDON_STEP_S, "a Kafka heartbeat")
+        await closes_within(
+            coordinator._stop_commit_offsets_refresh_task(), _ABANDON_STEP_S, "a Kafka consumer's offsets"
+        )
+    if fetcher is not None:
+        # The fetcher's own close gives up at the first of these that it finds between two attempts.
+        fetcher._fetch_task.cancel()
+        tasks = {fetcher._fetch_task, *fetcher._pending_tasks}
+        for task in fetcher._pending_tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_ABANDON_STEP_S)
+        await closes_within(fetcher.close(), _ABANDON_STEP_S, "a Kafka fetcher")
+    await closes_within(consumer._client.close(), _ABANDON_STEP_S, "a Kafka consumer's client")

@@ -9,18 +9,16 @@ aiokafka 0.14.
 """
 
 import asyncio
-import logging
 from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerClosed
 
+from topics.aiokafka_closing import closes_within
 from topics.kafka_settings import KafkaSettings
 
 __all__ = ["KafkaUnavailableError", "close_producer", "open_producer"]
-
-logger = logging.getLogger(__name__)
 
 _ABANDON_STEP_S = 2.0
 
@@ -52,15 +50,12 @@ async def open_producer(settings: KafkaSettings, role: str, *, timeout_s: float,
 
 async def close_producer(producer: Any, *, timeout_s: float) -> None:
     """Send what is buffered, then close; after `timeout_s` drop it instead. Futures of dropped records fail."""
+    closed = False
     try:
-        async with asyncio.timeout(timeout_s):
-            await producer.stop()
-    except (KafkaError, TimeoutError) as error:
-        logger.info("dropping a Kafka producer that did not close in order: %r", error)
-        await _abandon(producer)
-    except BaseException:
-        await _abandon(producer)
-        raise
+        closed = await closes_within(producer.stop(), timeout_s, "a Kafka producer")
+    finally:
+        if not closed:
+            await _abandon(producer)
 
 
 async def _abandon(producer: Any) -> None:
@@ -71,8 +66,8 @@ async def _abandon(producer: Any) -> None:
     client.force_metadata_update = _no_metadata
     if client._md_update_fut is not None and not client._md_update_fut.done():
         client._md_update_fut.set_result(False)
-    await _within_a_step(client.close())
-    await _within_a_step(producer._sender.close())
+    await closes_within(client.close(), _ABANDON_STEP_S, "a Kafka producer's client")
+    await closes_within(producer._sender.close(), _ABANDON_STEP_S, "a Kafka producer's sender")
     # Only now that nothing works on the batches any more: fail what is left, and with it a flush that waits for it.
     batches = {*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches}
     accumulator.fail_all(ProducerClosed())
@@ -86,11 +81,3 @@ def _no_metadata() -> "asyncio.Future[bool]":
     answer = asyncio.get_running_loop().create_future()
     answer.set_result(False)
     return answer
-
-
-async def _within_a_step(closing: Any) -> None:
-    try:
-        async with asyncio.timeout(_ABANDON_STEP_S):
-            await closing
-    except (KafkaError, TimeoutError, OSError) as error:
-        logger.warning("a part of an abandoned Kafka producer did not close: %r", error)

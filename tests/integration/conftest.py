@@ -28,13 +28,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaHandle]:
         yield KafkaHandle(broker.bootstrap_servers)
 
 
-@pytest.fixture(scope="module")
-def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """A broker that a module's tests may kill, stop and start; it runs when a test begins and must when it ends."""
-    with LocalBroker(tmp_path_factory.mktemp("own-kafka"), start_timeout_s=120.0) as broker:
-        yield broker
-
-
 @pytest.fixture
 def topic_prefix() -> str:
     """A prefix for topics, groups and transactional ids that no other test has."""
