@@ -1,3 +1,4 @@
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pytest
 import torch
 
@@ -28,8 +29,20 @@ def test_layers_keys_and_values_are_views_that_do_not_overlap() -> None:
     assert kv.keys(0).shape == (5, 2, 4, 8)
 
 
-def test_it_starts_finite() -> None:
-    assert storage().blocks.eq(0).all()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_starts_as_aligned_zeros(dtype: torch.dtype) -> None:
+    blocks = KVStorage(5, 3, (2, 4, 8), dtype, CPU).blocks
+    assert blocks.eq(0).all()
+    assert blocks.dtype is dtype
+    assert blocks.data_ptr() % 64 == 0
+    assert blocks.is_contiguous()
+
+
+def test_a_large_pool_takes_no_memory_until_it_is_written() -> None:
+    before = psutil.Process().memory_info().rss
+    pool = KVStorage(1024, 1, (1, 1024, 256), torch.float32, CPU)
+    assert pool.statistics().total_bytes == 2 * 2**30
+    assert psutil.Process().memory_info().rss - before < 2**28
 
 
 def test_scrub_makes_the_named_blocks_finite_and_leaves_what_is_finite() -> None:

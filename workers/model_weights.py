@@ -1,0 +1,60 @@
+"""A model's weights, as transformers' module on its device.
+
+Knows how transformers loads a folder and what it then says. Does not know attention backends or steps.
+
+transformers fills tensors that a folder lacks with random numbers and goes on; here that is an error.
+"""
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from workers.devices import Placement
+from workers.errors import ModelError, ModelNotFound, UnsupportedModel
+from workers.model_source import ModelFiles, first_line
+from workers.transformers_quiet import quiet_transformers
+
+__all__ = ["load_weights"]
+
+
+def load_weights(files: ModelFiles, placement: Placement) -> PreTrainedModel:
+    """The model in evaluation mode, with its own plain attention. Raises `ModelError` or one of its kinds."""
+    quiet_transformers()
+    from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+    model: Any  # its `to` and `eval` are wrapped without types
+    loading: dict[str, Any]
+    try:
+        model, loading = from_pretrained(
+            str(files.folder),
+            dtype=placement.dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+        model.to(placement.device)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{files.folder} doesn't fit into the memory of {placement.device}: use a smaller model or dtype "
+            f"(it is {placement.dtype} now), or another device"
+        ) from error
+    except SafetensorError as error:
+        raise ModelNotFound(f"{files.folder}: damaged weights ({first_line(error)}): download them again") from error
+    except ImportError as error:
+        raise UnsupportedModel(f"{files.folder} needs a package that is not here ({first_line(error)})") from error
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(
+            f"{files.folder} can't be loaded by transformers ({first_line(error)}): use another model, or a newer "
+            "transformers"
+        ) from error
+    if missing := sorted(loading["missing_keys"]):
+        raise ModelNotFound(
+            f"{files.folder}: its safetensors lack {len(missing)} tensors of the model (the first: {missing[0]}): "
+            "download them again"
+        )
+    model.eval()
+    model.requires_grad_(False)
+    assert isinstance(model, PreTrainedModel)
+    return model
