@@ -5,7 +5,7 @@ Knows the order: files → placement → runner → warm-up. Does not know what 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from scheduling.step_time import LinearStepTime
@@ -30,3 +30,39 @@ class LoadedModel:
     """What a step takes, as measured at the warm-up."""
     summary: str
     """One line for the log: model, placement, pool, rates."""
+
+
+def load_model(
+    model: ModelConfig, engine: EngineConfig, on_progress: Callable[[str], None] = lambda _line: None
+) -> LoadedModel:
+    """Find, place, load and warm a model.
+
+    Raises `ModelError`, `DeviceError` and `kvcache.sizing.PoolSizeError`: all of them the user's to mend.
+    """
+    started_s = time.monotonic()
+    placement = choose_placement(engine.device, engine.dtype, engine.threads)
+    files = prepare_model(find_model(model.source), on_progress)
+    runner = TransformersRunner.load(
+        files,
+        placement,
+        kv_bytes=engine.kv_bytes,
+        max_context_tokens=model.max_context_tokens,
+        on_progress=on_progress,
+    )
+    tokenizer = load_tokenizer(files)
+    on_progress("Warming up: measuring what a step takes")
+    rates = LinearStepTime()
+    names = model.served_names or (files.name,)
+    pool_tokens = runner.num_blocks * runner.block_size
+    return LoadedModel(
+        served_names=names,
+        runner=runner,
+        tokenizer=cast(ChatTokenizer, tokenizer),
+        limits=runner.limits,
+        rates=rates,
+        summary=(
+            f"{names[0]} on {placement}: context {runner.limits.context_tokens:,} tokens, "
+            f"KV pool {pool_tokens:,} tokens, prefill {1 / rates.per_prefill_token_s:,.0f} tokens/s; "
+            f"ready {time.monotonic() - started_s:.1f} s after imports"
+        ),
+    )

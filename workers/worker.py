@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from opentelemetry.trace import Tracer
@@ -21,7 +22,7 @@ from scheduling.priority import PriorityClass
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
-from topics.consumer import ClassConsumer, PartitionEpoch
+from topics.consumer import ClassConsumer, ConsumerStatistics, PartitionEpoch
 from topics.kafka_settings import KafkaSettings
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
@@ -30,15 +31,15 @@ from workers.assembly import assemble, engine_inbox
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Drain, Revoked
+from workers.engine import Drain, EngineStatistics, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
-from workers.ingress import Ingress, Refusal
+from workers.ingress import Ingress, IngressStatistics, Refusal
 from workers.loaded_model import LoadedModel
 from workers.outbox import Outbox
 from workers.prompt import PromptBuilder
 from workers.request import Arrival
-from workers.residency import Residency
+from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
 from workers.terminal_writer import Delivered, ReplyTopics, TerminalWriter
 from workers.tracing import ReplySent, RequestTracer, WallClock
@@ -59,6 +60,15 @@ class TopicsNotReadyError(Exception):
 
 class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    engine: EngineStatistics
+    """Read from another thread than the engine's own: each figure is right, together they may be a step apart."""
+    ingress: IngressStatistics
+    residency: dict[PriorityClass, ClassResidency]
+    consumers: dict[PriorityClass, ConsumerStatistics]
 
 
 class Worker:
@@ -152,7 +162,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
-            for producer in (self._deltas, *self._replies.values()):
+            producers: list[DeltaProducer | ReplyProducer] = [self._deltas, *self._replies.values()]
+            for producer in producers:
                 await producer.start()
                 clean_up.push_async_callback(producer.stop)
             self._staging.start()
@@ -247,6 +258,14 @@ class Worker:
             last_turn_s=lambda: self._thread.pulse_s,
             # A step is planned within its cap; ten of them is not slow any more but stuck.
             longest_step_s=lambda: max(10.0, 10 * self._config.engine.step_max_ms / 1000),
+        )
+
+    def statistics(self) -> WorkerStatistics:
+        return WorkerStatistics(
+            engine=self._parts.engine.statistics(),
+            ingress=self._ingress.statistics(),
+            residency=self._residency.statistics(),
+            consumers={priority: consumer.statistics() for priority, consumer in self._consumers.items()},
         )
 
     # --- records come (event loop) --------------------------------------------------------------------------------
