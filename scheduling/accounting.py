@@ -48,7 +48,7 @@ class AccountedQdisc:
         self._queued_cost = [0] * classes
         self._settled = [0] * classes
         self._dispatched = [0] * classes
-        self._dispatched_cost = [0] * classes
+        self._settled_cost = [0] * classes
 
     # --- a row's way ----------------------------------------------------------------------------------------------
 
@@ -76,7 +76,6 @@ class AccountedQdisc:
         self._queued[priority] -= 1
         self._queued_cost[priority] -= self._cost_queued[row]
         self._dispatched[priority] += 1
-        self._dispatched_cost[priority] += cost
         self._ledger.open(row, priority, self._prompt_cost[row], cost, grant)
         return row
 
@@ -93,16 +92,15 @@ class AccountedQdisc:
         else:
             more = cost
         entry.counted += more
-        self._dispatched_cost[entry.priority] += more
         self._discipline.correct(entry.grant, more, now)
 
     def settle(self, row: int, now: float, refund: int = 0) -> None:
         index = self._index
         entry = self._ledger.settle(row, refund, index.tenants.name(index.tenant[row]))
-        correction = entry.charged - entry.counted
+        cost = entry.charged - refund
         self._settled[entry.priority] += 1
-        self._dispatched_cost[entry.priority] += correction
-        self._discipline.end(entry.grant, correction, now)
+        self._settled_cost[entry.priority] += cost
+        self._discipline.end(entry.grant, cost - entry.counted, now)
 
     def requeue(self, row: int, now: float) -> None:
         index = self._index
@@ -111,7 +109,7 @@ class AccountedQdisc:
         priority = entry.priority
         assert self._service[row] == priority, f"row {row} changed its class in flight"
         self._dispatched[priority] -= 1
-        self._dispatched_cost[priority] -= unused
+        self._settled_cost[priority] += entry.preemption
         cost = self._cost_queued[row] = index.predicted_cost(row)
         self._queued[priority] += 1
         self._queued_cost[priority] += cost
@@ -145,6 +143,10 @@ class AccountedQdisc:
         return self._discipline.next_event(now)
 
     def statistics(self) -> QdiscStatistics:
+        """Linear in what is in flight."""
+        dispatched_cost = self._settled_cost.copy()
+        for entry in self._ledger.entries.values():
+            dispatched_cost[entry.priority] += entry.counted
         return QdiscStatistics(
             by_class={
                 priority: ClassStatistics(
@@ -152,7 +154,7 @@ class AccountedQdisc:
                     queued_cost=self._queued_cost[priority],
                     in_flight=self._dispatched[priority] - self._settled[priority],
                     dispatched=self._dispatched[priority],
-                    dispatched_cost=self._dispatched_cost[priority],
+                    dispatched_cost=dispatched_cost[priority],
                     borrowed_cost=self._discipline.borrowed_cost(priority),
                 )
                 for priority in PriorityClass
@@ -169,8 +171,7 @@ class AccountedQdisc:
         assert len(self._discipline) == sum(self._queued), "the discipline lost or invented a row"
         in_flight = sum(self._dispatched) - sum(self._settled)
         assert len(self._ledger.entries) == in_flight, "the ledger lost or invented a row"
-        counted = self._ledger.settled_cost() + sum(entry.counted for entry in self._ledger.entries.values())
-        assert sum(self._dispatched_cost) == counted, "the discipline's counts are not what the ledger knows of"
+        assert self._ledger.statistics().settled == sum(self._settled_cost), "classes and ledger differ"
         self._ledger.check_integrity()
         self._discipline.check_integrity()
 

@@ -8,6 +8,7 @@ then (its time is no longer the node's `event_at`) and dropped when it comes up.
 """
 
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["EventQueue", "Scheduled"]
@@ -67,9 +68,6 @@ class EventQueue(Generic[N]):
                 nodes.append(node)
         return nodes
 
-    def next(self) -> float | None:
-        """The earliest time, None if nobody waits."""
-        heap = self._heap
-        while heap and heap[0][2].event_at != heap[0][0]:
-            heappop(heap)
-        return heap[0][0] if heap else None
+    def next(self) -> float:
+        """Nobody's time comes earlier; `inf` if nobody waits. (It may be a stale entry's: then nobody's comes.)"""
+        return self._heap[0][0] if self._heap else inf

@@ -37,7 +37,7 @@ Drawbacks: a dozen parameters; it shapes by predicted cost, so shares are right 
 levels; O(log tenants + log flows) a decision.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -49,7 +49,7 @@ from scheduling.htb_node import CAN_SEND, CANT_SEND, MAY_BORROW, ROOT_LEVEL, Cla
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, interleave
-from scheduling.token_bucket import EPSILON, TokenBucket
+from scheduling.token_bucket import TokenBucket
 from scheduling.tree import TreeConfig
 
 __all__ = ["Grant", "Htb"]
@@ -131,19 +131,21 @@ class Htb:
             assert popped is not None, "it had a row a moment ago"
         row, cost, leaf_grant = popped
         lender, strict = self._lender, self._as_strict
-        if self._searched:
-            self._serve_past(tenant, lender, strict, cost)
-        else:
-            self._serve(tenant, lender, strict, cost)
-        tenant.in_flight += 1
         node = tenant.parent
-        node.queued -= 1
+        tenant.in_flight += 1
         tenant.queued -= 1
-        if not tenant.queued:
-            self._links.exit(tenant)
-            if not node.queued and self._lends:
-                self._lend_again(node, now)
-        self._spend(tenant, lender, strict, cost, now)
+        node.queued -= 1
+        if lender == 0 and not self._searched:
+            self._send_own(tenant, strict, cost, now)
+        else:
+            self._send(tenant, lender, strict, cost, now)
+        if strict:
+            assert node.strict is not None
+            node.strict.spend(cost, now)
+        if lender > node.level:
+            node.borrowed_cost += cost
+        if self._lends and not node.queued:
+            self._lend_again(node, now)
         return row, cost, (tenant, lender, strict, leaf_grant)
 
     def take(self, row: int, cost: int, now: float) -> Grant:
@@ -226,13 +228,14 @@ class Htb:
             spent[number] += self._index.predicted_cost(row) / quantum
 
     def _order_in(self, node: ClassNode) -> Iterator[int]:
-        for rotation in (node.ready, node.feed):
-            yield from interleave(rotation, lambda turn: turn.owner.leaf.order(0), self._index.predicted_cost)
+        cost_of = self._index.predicted_cost
+        yield from interleave(node.ready, lambda turn: turn.owner.leaf.order(0), cost_of)
+        yield from interleave(node.feed, _rows_in_debt, cost_of)
 
     def next_event(self, now: float) -> float | None:
         if not self._buckets.hard or not len(self):
             return None
-        at = self._buckets.hard_event()
+        at = self._buckets.hard_event(now)
         return None if at is None else max(at, now)
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
@@ -269,15 +272,15 @@ class Htb:
             return self._search(now, blocked)
         self._searched = False
         for node in self._strict:
-            if node.queued and node.strict_at <= now and not node.barred:
+            strict = node.strict
+            if node.queued and strict is not None and strict.zero <= now and not node.barred:
                 turn = node.ready.front()
                 if turn is None:
                     return self._search(now, blocked)
-                if self._under_strict_limit(node, now):
-                    self._lender = 0
-                    self._as_strict = True
-                    tenant: Tenant = turn.owner
-                    return tenant
+                self._lender = 0
+                self._as_strict = True
+                tenant: Tenant = turn.owner
+                return tenant
         self._as_strict = False
         mask = self._links.mask
         if not mask:
@@ -305,7 +308,8 @@ class Htb:
         self._searched = True
         self._as_strict = True
         for node in self._strict:
-            if node.queued and not node.bit & blocked and not node.barred and self._under_strict_limit(node, now):
+            strict = node.strict
+            if node.queued and strict is not None and strict.zero <= now and not node.barred | node.bit & blocked:
                 for tenant in chain(_owners(node.ready), _owners(node.feed)):
                     lender = _lender(tenant)
                     if lender is not None and tenant.leaf.pick(now, 0) is not None:
@@ -322,41 +326,49 @@ class Htb:
             mask &= mask - 1
         return None
 
-    def _under_strict_limit(self, node: ClassNode, now: float) -> bool:
-        strict = node.strict
-        assert strict is not None
-        if strict.solvent(now):
-            return True
-        node.strict_at = strict.solvent_at()
-        return False
-
     # --- turns and buckets ----------------------------------------------------------------------------------------
 
-    def _serve(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
-        """The turns on the way from the lender's row to the tenant are served; each is the front of its rotation."""
-        parent = tenant.parent
-        if lender == 0:
-            parent.ready.serve(tenant.own_turn, cost)
-            if not strict:
-                self._links.rows[parent.prio].serve(parent.ready_turn, cost)
-            return
-        parent.feed.serve(tenant.borrow_turn, cost)
+    def _send_own(self, tenant: Tenant, strict: bool, cost: int, now: float) -> None:
+        """A tenant in credit has sent, and it was its turn. `_send` in one go, for this is what happens most."""
+        node = tenant.parent
+        links = self._links
         if not strict:
-            for rotation, turn in _turns(self._links.rows, parent, lender):
-                rotation.serve(turn, cost)
+            links.rows[node.prio].serve(node.ready_turn, cost)
+        virtual = node.clock.read(now)
+        ready = node.ready
+        if tenant.bucket.spend(cost, virtual):
+            if tenant.queued:
+                ready.serve(tenant.own_turn, cost)
+            else:
+                ready.serve_last(tenant.own_turn, cost)
+                links.exit(tenant)
+        else:
+            ready.serve_last(tenant.own_turn, cost)
+            if not tenant.queued:
+                links.exit(tenant)
+            tenant.mode = tenant.mode_at(virtual)
+            if tenant.mode == CANT_SEND:
+                links.exit(tenant)
+            self._buckets.wake_tenant(tenant)
+        if not ready.active:
+            links.refresh_ready(node)
+        self._buckets.spend_above(tenant, 0, cost, now)
 
-    def _serve_past(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
-        """As `_serve`, but some turns were passed over, for their classes are blocked."""
+    def _send(self, tenant: Tenant, lender: int, strict: bool, cost: int, now: float) -> None:
+        """A tenant has sent: the turns on the way down to it are served, the buckets on the way up are charged."""
         parent = tenant.parent
         if lender == 0:
             parent.ready.serve_past(tenant.own_turn, cost)
             if not strict:
                 self._links.rows[parent.prio].serve_past(parent.ready_turn, cost)
-            return
-        parent.feed.serve_past(tenant.borrow_turn, cost)
-        if not strict:
-            for rotation, turn in _turns(self._links.rows, parent, lender):
-                rotation.serve_past(turn, cost)
+        else:
+            parent.feed.serve_past(tenant.borrow_turn, cost)
+            if not strict:
+                for rotation, turn in _turns(self._links.rows, parent, lender):
+                    rotation.serve_past(turn, cost)
+        if not tenant.queued:
+            self._links.exit(tenant)
+        self._buckets.spend(tenant, lender, cost, now)
 
     def _adjust_turns(self, tenant: Tenant, lender: int, strict: bool, cost: int) -> None:
         """The turns that were served then cost more or less. A strict dispatch took no turn between classes."""
@@ -377,7 +389,6 @@ class Htb:
         if strict:
             assert node.strict is not None
             node.strict.spend(cost, now)
-            node.strict_at = now if cost < 0 else node.strict_at
         if lender > node.level:
             node.borrowed_cost += cost
 
@@ -425,7 +436,7 @@ class Htb:
         burst = float(self._config.largest_item if template.burst is None else template.burst)
         tenant.bucket = TokenBucket(weight, burst, burst * self._config.initial_fill, 0.0)
         virtual = node.clock.read(now)
-        tenant.bucket.read(virtual)
+        tenant.mode = tenant.mode_at(virtual)
         if template.borrow_limit is not None:
             limit = template.borrow_limit
             tenant.allowance = TokenBucket(weight * limit, burst * limit, burst * limit, virtual)
@@ -474,6 +485,7 @@ class Htb:
                 assert (tenant in node.resting) is (not tenant.queued and not tenant.in_flight)
                 assert tenant.own_turn.active is (tenant.queued > 0 and tenant.mode == CAN_SEND)
                 ready += tenant.own_turn.active
+                assert tenant.borrow_turn.active is (tenant.queued > 0 and tenant.mode != CANT_SEND)
                 feed += tenant.borrow_turn.active
                 tenant.leaf.check_integrity()
             assert (node.ready.active, node.feed.active) == (ready, feed), f"class {node.name}: turns don't add up"
@@ -485,10 +497,7 @@ class Htb:
 
 def _owes(tenant: Tenant, virtual: float) -> bool:
     """Forgetting it would change something: its buckets aren't full, or a turn of its hasn't come round."""
-    if tenant.bucket.read(virtual) < tenant.bucket.burst - EPSILON:
-        return True
-    allowance = tenant.allowance
-    if allowance is not None and allowance.read(virtual) < allowance.burst - EPSILON:
+    if not tenant.bucket.full(virtual) or (tenant.allowance is not None and not tenant.allowance.full(virtual)):
         return True
     node = tenant.parent
     return not (node.ready.passed(tenant.own_turn) and node.feed.passed(tenant.borrow_turn))
@@ -532,6 +541,11 @@ def _turns(
         node = above
     if node.parent is not None:
         yield rows[lender * 8 + prio], node.row_turns[prio]
+
+
+def _rows_in_debt(turn: NodeTurn) -> Iterable[int]:
+    """Of tenants that are only in the feed."""
+    return () if turn.owner.mode == CAN_SEND else turn.owner.leaf.order(0)
 
 
 def _owners(rotation: Rotation[NodeTurn]) -> Iterator[Tenant]:

@@ -25,7 +25,7 @@ def build_tree(config: TreeConfig, now: float) -> GroupNode:
     for node in _walk(root):
         for bucket in (*node.buckets(), node.strict if isinstance(node, ClassNode) else None):
             if bucket is not None:
-                bucket.level = bucket.burst * config.initial_fill
+                bucket.zero = now - bucket.depth * config.initial_fill
     return root
 
 

@@ -17,7 +17,7 @@ from scheduling.event_queue import EventQueue
 from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn
 from scheduling.share_clock import ShareClock
-from scheduling.token_bucket import EPSILON, TokenBucket
+from scheduling.token_bucket import TokenBucket
 from scheduling.tree import ClassConfig
 
 __all__ = ["CANT_SEND", "CAN_SEND", "MAY_BORROW", "ROOT_LEVEL", "ClassNode", "GroupNode", "Mode", "NodeTurn", "Tenant"]
@@ -88,20 +88,18 @@ class Tenant:
         self.event_at: float | None = None
         """Its entry in the class's event queue, in virtual time."""
 
-    def mode_now(self) -> int:
-        """From the buckets as they were last read."""
-        if self.bucket.level >= -EPSILON:
+    def mode_at(self, virtual: float) -> int:
+        if self.bucket.zero <= virtual:
             return CAN_SEND
-        if self.allowance is None or self.allowance.level >= -EPSILON:
+        if self.allowance is None or self.allowance.zero <= virtual:
             return MAY_BORROW
         return CANT_SEND
 
-    def event_due(self) -> float:
-        """In virtual time: when its mode would get better if nothing were charged."""
-        due = self.bucket.solvent_at()
+    def better_at(self) -> float:
+        """In virtual time: when its mode gets better if nothing is charged."""
         if self.mode == CANT_SEND and self.allowance is not None:
-            due = min(due, self.allowance.solvent_at())
-        return due
+            return min(self.bucket.zero, self.allowance.zero)
+        return self.bucket.zero
 
 
 class GroupNode:
@@ -121,7 +119,6 @@ class GroupNode:
         "lendable",
         "lending",
         "level",
-        "linked",
         "mask",
         "mode",
         "name",
@@ -163,13 +160,11 @@ class GroupNode:
         self.queued = 0
         """Rows below it."""
         self.feeds: dict[int, Rotation[NodeTurn]] = {}
-        """By prio: the children that borrow."""
+        """By prio: the children that have something to send and may borrow."""
         self.borrow_turns: dict[int, NodeTurn] = {}
         """By prio: its turn in its parent's feed."""
         self.row_turns: dict[int, NodeTurn] = {}
         """By prio: its turn among the nodes of its level that can send."""
-        self.linked: dict[int, int] = {}
-        """By prio: where it is linked now: CAN_SEND in its row, MAY_BORROW in its parent's feed, CANT_SEND nowhere."""
         self.event_at: float | None = None
         """Its entry in its level's event queue, in seconds."""
 
@@ -179,27 +174,20 @@ class GroupNode:
             self.feeds[prio] = Rotation()
             self.borrow_turns[prio] = NodeTurn(self, quantum)
             self.row_turns[prio] = NodeTurn(self, quantum)
-            self.linked[prio] = CANT_SEND
 
-    def mode_now(self) -> int:
-        """From the buckets as they were last read."""
-        if self.bucket is None or self.bucket.level >= -EPSILON:
+    def mode_at(self, now: float) -> int:
+        if self.bucket is None or self.bucket.zero <= now:
             return CAN_SEND
-        if self.allowance is None or self.allowance.level >= -EPSILON:
+        if self.allowance is None or self.allowance.zero <= now:
             return MAY_BORROW
         return CANT_SEND
 
-    def buckets(self) -> "list[TokenBucket]":
+    def buckets(self) -> list[TokenBucket]:
         return [bucket for bucket in (self.bucket, self.allowance, self.ceil, self.lending) if bucket is not None]
 
-    def read(self, now: float) -> None:
-        """Bring all buckets to `now`."""
-        for bucket in self.buckets():
-            bucket.read(now)
-
-    def event_due(self) -> float:
-        """When a bucket that is in debt now will be solvent if nothing is charged; `inf` if none is."""
-        return min((bucket.solvent_at() for bucket in self.buckets() if bucket.level < -EPSILON), default=inf)
+    def better_at(self, now: float) -> float:
+        """When the first bucket that is in debt now will be solvent if nothing is charged; `inf` if none is."""
+        return min((bucket.zero for bucket in self.buckets() if bucket.zero > now), default=inf)
 
 
 class ClassNode(GroupNode):
@@ -216,11 +204,9 @@ class ClassNode(GroupNode):
         "prio",
         "priority",
         "ready",
-        "ready_linked",
         "ready_turn",
         "resting",
         "strict",
-        "strict_at",
         "tenants",
     )
 
@@ -234,21 +220,18 @@ class ClassNode(GroupNode):
         self.prio = config.prio
         self.give_turns(self.prio, quantum)
         self.feed = self.feeds[self.prio]
-        """Tenants that borrow."""
+        """Tenants that have something queued and may borrow."""
         self.ready: Rotation[NodeTurn] = Rotation()
-        """Tenants that can send by their own right."""
+        """Tenants that have something queued and can send by their own right."""
         self.ready_turn = NodeTurn(self, quantum)
         """The class's turn among classes that have such tenants (level 0)."""
-        self.ready_linked = False
         self.clock = ShareClock(0.0, now)
-        self.events = EventQueue[Tenant]()
+        self.events: EventQueue[Tenant] = EventQueue()
         """When tenants become able to send, in virtual time."""
         self.due = inf
         """The first of them in seconds."""
         self.strict: TokenBucket | None = None
         """Its `strict_limit`."""
-        self.strict_at = now
-        """When that is solvent, at the rate it had when it was charged last."""
         self.tenants: dict[int, Tenant] = {}
         self.resting: OrderedDict[Tenant, None] = OrderedDict()
         """Tenants with nothing queued or in flight, longest first: retired once their buckets are full."""

@@ -35,14 +35,13 @@ _OUTPUT = Cause.OUTPUT
 class LedgerEntry:
     """One row in flight."""
 
-    __slots__ = ("counted", "grant", "output", "outstanding", "preemption", "priority", "prompt", "refunded")
+    __slots__ = ("counted", "grant", "output", "outstanding", "preemption", "priority", "prompt")
 
     def __init__(self, priority: int, prompt: int, predicted: int, grant: Any) -> None:
         self.priority = priority
         self.prompt = prompt
         self.output = 0
         self.preemption = 0
-        self.refunded = 0
         self.outstanding = predicted - prompt
         """Predicted output that is not charged yet."""
         self.counted = predicted
@@ -52,8 +51,7 @@ class LedgerEntry:
 
     @property
     def charged(self) -> int:
-        """Net of refunds."""
-        return self.prompt + self.output + self.preemption - self.refunded
+        return self.prompt + self.output + self.preemption
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +118,8 @@ class Ledger:
         """Close the entry of a row that ended. `refund` is the part of its prompt that nobody computed."""
         entry = self.entries.pop(row)
         assert 0 <= refund <= entry.prompt, f"row {row}: {refund=} of a prompt of {entry.prompt}"
-        entry.refunded = refund
         self._refunded += refund
-        self._settled += entry.charged
+        self._settled += entry.charged - refund
         account = self._account(entry.priority, tenant_name)
         for number, figure in enumerate((1, entry.prompt, entry.output, entry.preemption, refund)):
             account[number] += figure
@@ -132,15 +129,11 @@ class Ledger:
         """Take back an entry of which nothing was computed: refund its prompt, settle what it cost others."""
         entry = self.entries.pop(row)
         assert not entry.output, f"row {row} ran, so it can't be as if it never had"
-        entry.refunded = entry.prompt
-        self._refunded += entry.refunded
+        self._refunded += entry.prompt
         if entry.preemption:
             self._settled += entry.preemption
             self._account(entry.priority, tenant_name)[3] += entry.preemption
         return entry
-
-    def settled_cost(self) -> int:
-        return self._settled
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(

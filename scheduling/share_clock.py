@@ -15,15 +15,17 @@ __all__ = ["ShareClock"]
 
 
 class ShareClock:
-    __slots__ = ("_active", "_at", "_speed", "_value", "_weights", "rate")
+    __slots__ = ("_active", "_speed", "_weights", "at", "rate", "value")
 
     def __init__(self, rate: float, at: float) -> None:
         self.rate = rate
         """What is shared, in cost units a second."""
         self._weights = 0.0
         self._active = 0
-        self._at = at
-        self._value = 0.0
+        self.value = 0.0
+        """Virtual time, in cost units a unit of weight, …"""
+        self.at = at
+        """… at this time."""
         self._speed = rate
 
     @property
@@ -33,10 +35,10 @@ class ShareClock:
 
     def read(self, now: float) -> float:
         """Virtual time, in cost units a unit of weight."""
-        if now > self._at:
-            self._value += self._speed * (now - self._at)
-            self._at = now
-        return self._value
+        if now > self.at:
+            self.value += self._speed * (now - self.at)
+            self.at = now
+        return self.value
 
     def join(self, weight: float, now: float) -> None:
         self.read(now)
@@ -65,6 +67,6 @@ class ShareClock:
 
     def when(self, value: float) -> float:
         """The time at which virtual time will be `value` if nothing changes; `inf` if never."""
-        if value <= self._value:
-            return self._at
-        return self._at + (value - self._value) / self._speed if self._speed > 0 else inf
+        if value <= self.value:
+            return self.at
+        return self.at + (value - self.value) / self._speed if self._speed > 0 else inf

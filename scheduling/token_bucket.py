@@ -1,71 +1,67 @@
-"""A token bucket on a clock of its own.
+"""A token bucket on a clock of its own, kept as the moment at which it owes nothing.
 
-Knows a level, a rate and a burst. Does not know what its clock counts: seconds, or a class's virtual time
+Knows a rate, a depth and one moment. Does not know what its clock counts: seconds, or a class's virtual time
 (`scheduling.share_clock`), in which the rate is a tenant's weight.
 
-Deviations from the kernel's (`sch_htb.c`, `psched_ratecfg`): the level may be as low as it gets (no floor), the time
-since the last look as long as it was (no horizon), for an item here may cost a thousand times another, and a floor
-would forgive debts.
+Algorithm: instead of a level and the time it was last looked at, the bucket keeps `zero`, the clock reading at which
+its level is (or was) nought. The level at clock t is rate × (t − zero), at most the burst, so `zero` is never further
+back than burst ÷ rate. To spend is to move `zero` on; the bucket is solvent when `zero` lies behind, and `zero` itself
+is the moment to wait for.
+
+Source: the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371), equal to a leaky bucket. Why: one
+number, no refill, the wake-up for free. Deviations from the kernel's (`sch_htb.c`): no floor and no horizon, for one
+item here may cost a thousand times another, and a floor would forgive debts. Drawbacks: none known. Limits: the
+rounding of the clock times the rate; a rate of nought is taken as `MIN_RATE`.
 """
 
-from math import inf
+__all__ = ["MIN_RATE", "TokenBucket"]
 
-__all__ = ["EPSILON", "TokenBucket"]
-
-EPSILON = 1e-3
-"""Cost units below zero that count as zero: the rounding of clocks that have counted to 10¹². A request costs at
-least one."""
+MIN_RATE = 1e-9
+"""Units a clock unit: one request in thirty years."""
 
 
 class TokenBucket:
-    __slots__ = ("at", "burst", "level", "rate")
+    __slots__ = ("depth", "inverse", "rate", "zero")
 
-    def __init__(self, rate: float, burst: float, level: float, at: float) -> None:
-        self.rate = rate
-        """Units added a unit of the clock."""
-        self.burst = burst
+    def __init__(self, rate: float, burst: float, level: float, clock: float) -> None:
+        self.rate = max(rate, MIN_RATE)
+        self.inverse = 1.0 / self.rate
+        """Clock time a unit."""
+        self.depth = burst * self.inverse
+        """Clock time in which it fills from nought."""
+        self.zero = clock - level * self.inverse
+        """When it owes nothing. The inner loop of `htb` reads and moves it as `spend` does."""
+
+    @property
+    def burst(self) -> float:
         """The most it holds."""
-        self.level = level
-        """What it held at clock reading `at`."""
-        self.at = at
+        return self.depth * self.rate
 
-    def read(self, clock: float) -> float:
-        """The level at a clock reading, not earlier than the last one."""
-        if clock > self.at:
-            level = self.level + self.rate * (clock - self.at)
-            self.level = level if level < self.burst else self.burst
-            self.at = clock
-        return self.level
+    def level(self, clock: float) -> float:
+        return min(self.burst, (clock - self.zero) * self.rate)
 
-    def spend(self, units: float, clock: float) -> float:
-        """Take units out, or put back (negative; never above the burst). Returns the level."""
-        if clock > self.at:
-            level = self.level + self.rate * (clock - self.at)
-            if level > self.burst:
-                level = self.burst
-            self.at = clock
-        else:
-            level = self.level
-        level -= units
-        if level > self.burst:
-            level = self.burst
-        self.level = level
-        return level
+    def spend(self, units: float, clock: float) -> bool:
+        """Take units out, or put them back (negative). True: nothing is owed after that."""
+        zero = self.zero
+        full = clock - self.depth
+        if zero < full:
+            zero = full
+        zero += units * self.inverse
+        self.zero = zero if zero > full else full
+        return zero <= clock
 
     def solvent(self, clock: float) -> bool:
-        """Something is left, or at least nothing owed."""
-        return self.read(clock) >= -EPSILON
+        """Nothing is owed."""
+        return self.zero <= clock
 
-    def solvent_at(self) -> float:
-        """The clock reading from which nothing is owed; `inf` if it never fills."""
-        if self.level >= -EPSILON:
-            return self.at
-        return self.at - self.level / self.rate if self.rate > 0 else inf
+    def full(self, clock: float) -> bool:
+        """It holds its burst: as if it had never been used."""
+        return self.zero <= clock - self.depth
 
     def configure(self, rate: float, burst: float, clock: float) -> None:
         """New rate and burst from now on. What is saved above the new burst is lost, a debt stays."""
-        self.read(clock)
-        self.rate = rate
-        self.burst = burst
-        if self.level > burst:
-            self.level = burst
+        level = self.level(clock)
+        self.rate = max(rate, MIN_RATE)
+        self.inverse = 1.0 / self.rate
+        self.depth = burst * self.inverse
+        self.zero = clock - min(level, burst) * self.inverse
