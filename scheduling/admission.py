@@ -82,7 +82,7 @@ class Admission:
 
     def _admit_fronts(self, strict: bool, budget: StepBudget, may_dispatch: bool, admitted: list[int]) -> None:
         claims = self._claims
-        for priority in claims.waiting(with_heads=may_dispatch):
+        for priority in claims.waiting(with_claimed=may_dispatch):
             if (priority in self._strict_classes) != strict:
                 continue
             while (sequence := claims.first_preempted(priority)) is not None:
@@ -91,17 +91,28 @@ class Admission:
                 claims.drop_preempted(sequence)
                 self._readmissions += 1
                 admitted.append(sequence.row)
-            head = claims.head(priority) if may_dispatch and sequence is None else None
-            if head is not None and claims.may_go(priority) and self._enter_claimed(head, priority, budget):
-                claims.drop_head(priority)
-                admitted.append(head)
+            if may_dispatch and sequence is None:
+                self._admit_claimed(priority, budget, admitted)
+
+    def _admit_claimed(self, priority: PriorityClass, budget: StepBudget, admitted: list[int]) -> None:
+        """The first that has its tokens and does not fit is the reserved head: nobody behind it goes."""
+        claims = self._claims
+        claims.set_short_of_room(priority, False)
+        for row in claims.claimed_by(priority):
+            if not self._window.is_staged(row):
+                continue
+            if not claims.may_go(priority) or not self._enter_claimed(row, priority, budget):
+                claims.set_short_of_room(priority, True)
+                return
+            claims.drop_claimed(priority, row)
+            admitted.append(row)
 
     def _admit_newcomers(self, strict: bool, budget: StepBudget, now: float, admitted: list[int]) -> None:
-        """Take rows from the discipline. One that can't enter becomes its class's reserved head."""
+        """Take rows from the discipline. One that can't enter is claimed: it goes first in its class from now on."""
         # A strict request that waits here for a slot, or as a front for blocks, is what will trigger preemption
         # for it: the room is made before this loop, by `choose_victim`'s key.
         while len(self._running) < self._limits.max_sequences and budget.has_room(strict):
-            room = self._claims.room()
+            room = self._claims.room(self._limits.max_sequences - len(self._running))
             if strict and not self._strict_is_next(now, room):
                 return
             row = self._qdisc.dequeue(now, room)
@@ -113,7 +124,8 @@ class Admission:
             if self._enter_claimed(row, priority, budget):
                 admitted.append(row)
             else:
-                self._claims.reserve(priority, row)
+                self._claims.claim(priority, row)
+                self._claims.set_short_of_room(priority, self._window.is_staged(row))
 
     def _strict_is_next(self, now: float, room: Room) -> bool:
         """Asked with everybody's room: above its limit a strict class is an ordinary one, and may not be next."""

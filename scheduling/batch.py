@@ -47,7 +47,7 @@ class BatchStatistics:
     queued: int
     """In the discipline, staged or not."""
     claimed: int
-    """Reserved heads: picked, not admitted."""
+    """Picked, not admitted."""
     staging: int
     """With the staging thread."""
     staged: int
@@ -135,7 +135,7 @@ class BatchScheduler:
 
     def to_stage(self, now: float) -> list[int]:
         """Rows to hand to the staging thread now, claimed ones first; each is handed out once."""
-        return self._window.to_stage(self._claims.heads())
+        return self._window.to_stage(self._claims.claimed())
 
     def staged(self, row: int, prompt_tokens: int, max_output_tokens: int, now: float) -> None:
         """The row's tokens are made: from here on its true prompt counts, and its output is predicted anew.
@@ -279,7 +279,7 @@ class BatchScheduler:
         if before in (RequestState.WAITING, RequestState.STAGED):
             self._qdisc.cancel(row, now)
         elif before is RequestState.CLAIMED:
-            self._claims.drop_head(self._index.service_of(row))
+            self._claims.drop_claimed(self._index.service_of(row), row)
             self._qdisc.settle(row, now, refund=self._cost.prompt_of(self._index, row))
         else:
             sequence = self._leave_engine(row)
@@ -310,7 +310,7 @@ class BatchScheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request that was enqueued has not ended."""
-        return len(self._qdisc) + len(self._running) > 0 or bool(self._claims.waiting(with_heads=True))
+        return len(self._qdisc) + len(self._running) > 0 or bool(self._claims.waiting(with_claimed=True))
 
     def next_event(self, now: float) -> float | None:
         """When `schedule` or `expire` may have something that they don't have now, if no message comes before."""
@@ -322,7 +322,7 @@ class BatchScheduler:
     def statistics(self) -> BatchStatistics:
         return BatchStatistics(
             queued=len(self._qdisc),
-            claimed=len(self._claims.heads()),
+            claimed=len(self._claims.claimed()),
             staging=self._window.handed_out,
             staged=self._window.staged_rows,
             running=len(self._running),
@@ -354,10 +354,10 @@ class BatchScheduler:
             expected = RequestState.DECODE if sequence.decoding else RequestState.PREFILL
             assert index.state_of(sequence.row) is expected, f"{sequence} is {index.state_of(sequence.row).name}"
             assert self._kv.holds(sequence.row), f"{sequence} runs without blocks"
-        for head in self._claims.heads():
+        for head in self._claims.claimed():
             assert index.state_of(head) is RequestState.CLAIMED, f"head {head} is {index.state_of(head).name}"
         by_state = {state: sum(index.count(priority, state) for priority in PriorityClass) for state in RequestState}
-        assert by_state[RequestState.CLAIMED] == len(self._claims.heads()), "a claimed row is no head"
+        assert by_state[RequestState.CLAIMED] == len(self._claims.claimed()), "a claimed row is lost"
         assert by_state[RequestState.WAITING] + by_state[RequestState.STAGED] == len(self._qdisc), (
             f"{by_state}, but {len(self._qdisc)} are queued"
         )

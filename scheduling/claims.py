@@ -1,17 +1,21 @@
-"""Who stands first in each class and waits for room: preempted sequences, then the reserved head.
+"""Who stands first in each class and waits to enter: preempted sequences, then the claimed rows.
 
 Knows rows, classes, and how often each class's front was passed. Does not know what room there is: admission tries
 the fronts and says what became of them.
 
-**Reserved head.** The row that the discipline picked and that could not be admitted (its tokens are still being made,
-or slots, blocks or the step are short) stays its class's pick: its class gives no other until it is admitted. More
-urgent classes pass it freely. Less urgent ones pass it by *backfill*, for what fits beside it now need not wait for
-it, but at most `backfill_limit` times: each of them may take a block that it waits for, and without a bound a stream
-of small requests would keep a large one out for ever. (Backfilling is EASY's idea, Lifka 1995; there the running
-jobs' end times are known and make the bound exact. Here they are predictions, so a count bounds it.)
+**Claimed rows** are those that the discipline picked and that could not be admitted at once. One whose tokens are
+still being made bars nobody: its class may claim more, as many as there are slots, so that a wrong guess of the
+staging costs a step of one request and not a step of a whole class.
 
-**Preempted sequences** stand before the head: they were admitted before it. They are readmitted in the order of their
-first admission, under the same rule.
+**Reserved head.** A claimed row that has its tokens and finds slots, blocks or the step short stays its class's pick:
+its class gives no other until it is admitted. More urgent classes pass it freely. Less urgent ones pass it by
+*backfill*, for what fits beside it now need not wait for it, but at most `backfill_limit` times: each of them may
+take a block that it waits for, and without a bound a stream of small requests would keep a large one out for ever.
+(Backfilling is EASY's idea, Lifka 1995; there the running jobs' end times are known and make the bound exact. Here
+they are predictions, so a count bounds it.)
+
+**Preempted sequences** stand before the claimed: they were admitted before them. They are readmitted in the order of
+their first admission, under the same rule.
 """
 
 from bisect import insort
@@ -27,7 +31,10 @@ __all__ = ["Claims"]
 class Claims:
     def __init__(self, backfill_limit: int) -> None:
         self._backfill_limit = backfill_limit
-        self._heads: dict[PriorityClass, int] = {}
+        self._claimed: dict[PriorityClass, list[int]] = {}
+        """In the order in which they were picked. No empty lists."""
+        self._short_of_room: set[PriorityClass] = set()
+        """Classes with a reserved head: the first of their claimed rows that has its tokens does not fit."""
         self._preempted: dict[PriorityClass, list[RunningSequence]] = {}
         """No empty lists: a class that is a key has somebody waiting."""
         self._passed: Counter[int] = Counter()
@@ -36,12 +43,13 @@ class Claims:
 
     # --- who waits ------------------------------------------------------------------------------------------------
 
-    def head(self, priority: PriorityClass) -> int | None:
-        return self._heads.get(priority)
+    def claimed_by(self, priority: PriorityClass) -> tuple[int, ...]:
+        """A class's claimed rows, in the order in which they were picked."""
+        return tuple(self._claimed.get(priority, ()))
 
-    def heads(self) -> tuple[int, ...]:
-        """The reserved heads, most urgent class first."""
-        return tuple(self._heads[priority] for priority in sorted(self._heads))
+    def claimed(self) -> tuple[int, ...]:
+        """All claimed rows, most urgent class first."""
+        return tuple(row for priority in sorted(self._claimed) for row in self._claimed[priority])
 
     def first_preempted(self, priority: PriorityClass) -> RunningSequence | None:
         waiting = self._preempted.get(priority)
@@ -63,23 +71,27 @@ class Claims:
         """Admissions past a more urgent class's front, since the start."""
         return self._backfills
 
-    def waiting(self, with_heads: bool) -> list[PriorityClass]:
-        """Classes with somebody in front, most urgent first. Without heads, only those with preempted sequences."""
-        return sorted({*self._preempted, *self._heads} if with_heads else self._preempted)
+    def waiting(self, with_claimed: bool) -> list[PriorityClass]:
+        """Classes with somebody in front, most urgent first; those with preempted sequences alone, if so asked."""
+        return sorted({*self._preempted, *self._claimed} if with_claimed else self._preempted)
 
     # --- what it bars ---------------------------------------------------------------------------------------------
 
-    def may_go(self, priority: PriorityClass, with_heads: bool = True) -> bool:
+    def may_go(self, priority: PriorityClass, with_claimed: bool = True) -> bool:
         """Whether the front of a class may be admitted: nobody more urgent has been passed often enough."""
-        return not any(front < priority and self._bars(front) for front in self.waiting(with_heads))
+        return not any(front < priority and self._bars(front) for front in self.waiting(with_claimed))
 
-    def room(self) -> Room:
-        """The classes that may give a *new* row: no front of their own, and `may_go`."""
+    def room(self, free_slots: int) -> Room:
+        """The classes that may give a *new* row: nobody of theirs waits for room, and `may_go`.
+
+        A class claims no more than the `free_slots` could take.
+        """
         room = Room()
         barred = False
-        fronts = self.waiting(with_heads=True)
+        fronts = self.waiting(with_claimed=True)
         for priority in PriorityClass:
-            if barred or priority in fronts:
+            waits = priority in self._preempted or priority in self._short_of_room
+            if barred or waits or len(self._claimed.get(priority, ())) >= free_slots:
                 room = room.without(priority)
             barred = barred or (priority in fronts and self._bars(priority))
         return room
@@ -87,7 +99,7 @@ class Claims:
     def _front(self, priority: PriorityClass) -> int:
         """The row in front of a class that has one."""
         preempted = self._preempted.get(priority)
-        return preempted[0].row if preempted else self._heads[priority]
+        return preempted[0].row if preempted else self._claimed[priority][0]
 
     def _bars(self, priority: PriorityClass) -> bool:
         """Whether the class's front was passed as often as it may be."""
@@ -95,17 +107,29 @@ class Claims:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def reserve(self, priority: PriorityClass, row: int) -> None:
-        assert priority not in self._heads, f"{priority!r} has the reserved head {self._heads[priority]} already"
-        self._heads[priority] = row
+    def claim(self, priority: PriorityClass, row: int) -> None:
+        """The discipline picked the row, and it was not admitted at once."""
+        self._claimed.setdefault(priority, []).append(row)
+
+    def set_short_of_room(self, priority: PriorityClass, short: bool) -> None:
+        """Whether a claimed row of the class has its tokens and does not fit: its reserved head."""
+        if short:
+            self._short_of_room.add(priority)
+        else:
+            self._short_of_room.discard(priority)
 
     def put_back(self, sequence: RunningSequence) -> None:
         """A sequence that was preempted."""
         insort(self._preempted.setdefault(sequence.service, []), sequence, key=_order)
 
-    def drop_head(self, priority: PriorityClass) -> None:
-        """The head was admitted, or ended while it waited."""
-        del self._passed[self._heads.pop(priority)]
+    def drop_claimed(self, priority: PriorityClass, row: int) -> None:
+        """The row was admitted, or ended while it waited."""
+        waiting = self._claimed[priority]
+        waiting.remove(row)
+        if not waiting:
+            del self._claimed[priority]
+            self._short_of_room.discard(priority)
+        del self._passed[row]
 
     def drop_preempted(self, sequence: RunningSequence) -> None:
         """The sequence was readmitted, or ended while it waited."""
@@ -117,13 +141,15 @@ class Claims:
 
     def admitted(self, priority: PriorityClass) -> None:
         """Somebody of this class was admitted: every more urgent front was passed once more."""
-        passed = [self._front(front) for front in self.waiting(with_heads=True) if front < priority]
+        passed = [self._front(front) for front in self.waiting(with_claimed=True) if front < priority]
         self._passed.update(passed)
         self._backfills += bool(passed)
 
     def check_integrity(self) -> None:
         waiting_rows = {sequence.row for waiting in self._preempted.values() for sequence in waiting}
-        assert self._passed.keys() <= waiting_rows | set(self._heads.values()), "a row was passed and doesn't wait"
+        assert self._passed.keys() <= waiting_rows | set(self.claimed()), "a row was passed and doesn't wait"
+        assert self._short_of_room <= self._claimed.keys(), f"{self._short_of_room} are short of room for nobody"
+        assert all(self._claimed.values()), "an empty list of claimed rows"
         for priority, waiting in self._preempted.items():
             assert waiting, f"{priority!r}: an empty list of preempted sequences"
             orders = [sequence.order for sequence in waiting]

@@ -19,7 +19,7 @@ class RequestState(IntEnum):
     CLAIMED = 2
     """Picked by the discipline, not admitted yet: its tokens are still being made, or it doesn't fit.
 
-    It is its class's reserved head.
+    It goes first in its class.
     """
     PREFILL = 3
     """Admitted: it holds a sequence slot and blocks, and part of its prompt is still to be computed."""

@@ -18,15 +18,33 @@ def test_a_pick_that_is_not_staged_waits_and_its_tokens_are_made_first() -> None
 
 
 def test_a_class_with_a_head_gives_no_other() -> None:
+    rig = Rig(blocks=25, block_size=4, context_tokens=100)
+    rig.add_staged(P2, prompt=60, answer=2)
+    rig.step()
+    head = rig.add_staged(P2, prompt=44, answer=2)
+    later = rig.add_staged(P2, prompt=4, answer=1)
+    rig.step()
+    assert rig.state(head) is RequestState.CLAIMED
+    assert rig.state(later) is RequestState.STAGED, "it would fit"
+    assert rig.drain()[1].admitted[0] == head
+
+
+def test_a_pick_whose_tokens_are_being_made_bars_nobody() -> None:
     rig = Rig()
-    head = rig.add(P2)
+    unready = rig.add(P2)
     assert rig.schedule() is None
     later = rig.add_staged(P2)
-    assert rig.schedule() is None
-    assert rig.state(later) is RequestState.STAGED
+    assert rig.step().admitted == (later,)
     rig.scheduler.to_stage(rig.now)
-    rig.stage(head, prompt=4)
-    assert rig.step().admitted == (head, later)
+    rig.stage(unready, prompt=4)
+    assert unready in rig.step().admitted
+
+
+def test_a_class_claims_no_more_than_the_slots_could_take() -> None:
+    rig = Rig(max_sequences=2)
+    rows = [rig.add(P2) for _ in range(5)]
+    assert rig.schedule() is None
+    assert [rig.state(row) for row in rows] == [RequestState.CLAIMED] * 2 + [RequestState.WAITING] * 3
 
 
 def test_a_pick_that_lacks_blocks_is_admitted_with_all_or_nothing() -> None:
