@@ -4,9 +4,9 @@ Knows rows that are with the staging thread or came back from it and don't run y
 the engine hands rows over and tells what came of them.
 
 Two kinds of rows are handed out. *Claimed* ones, which the discipline has picked already: at once, whatever the
-quotas say (there are at most as many a class as slots are free). And what the discipline guesses to pick next (`upcoming`), within the total,
-a quota for each class, and a part that is set aside for P0 and strict classes. A guess may be wrong: then a row
-waits tokenised, and holds its place in the quota, while others pass it.
+quotas say (there are at most as many a class as slots are free). And what the discipline guesses to pick next
+(`upcoming`), within the total, a quota for each class, and a part that is set aside for P0 and strict classes. A
+guess may be wrong: then a row waits tokenised, and holds its place in the quota, while others pass it.
 """
 
 from collections.abc import Iterable
