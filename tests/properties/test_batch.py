@@ -21,7 +21,7 @@ from scheduling.index import Index
 from scheduling.plan import Chunk, StepPlan
 from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
-from scheduling.qdisc import Qdisc
+from scheduling.qdisc import EVERYTHING, Qdisc, Room
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime
 from tests.scheduling.batch_rig import P0, PlainDiscipline, Rig
@@ -139,6 +139,8 @@ class Simulation:
     """With the staging thread: when they come back, and which."""
     passed: Counter[int] = field(default_factory=Counter)
     """By row in front of its class, since it began to wait."""
+    picks: list[int] = field(default_factory=list)
+    """Rows in the order in which the discipline gave them."""
     admissions: int = 0
 
     def __post_init__(self) -> None:
@@ -159,6 +161,16 @@ class Simulation:
             staged_set_aside=1,
         )
         self.rig.lengths.output_tokens = world.predicted
+        dequeue = self.rig.qdisc.dequeue
+
+        def dequeue_and_note(now: float, room: Room = EVERYTHING) -> int | None:
+            row = dequeue(now, room)
+            if row is not None:
+                self.picks.append(row)
+            return row
+
+        # The pick order is seen nowhere else: a claimed row does not show when it was claimed.
+        self.rig.qdisc.dequeue = dequeue_and_note  # type: ignore[method-assign]
 
     def run(self) -> None:
         pending = sorted(self.world.cases, key=lambda case: case.turn)
@@ -219,6 +231,8 @@ class Simulation:
         watched = self.watched.pop(row)
         watched.ends += 1
         del self.passed[row]
+        if row in self.picks:
+            self.picks.remove(row)
         self.finished.append(watched)
         self.returning = [(when, other) for when, other in self.returning if other != row]
         self.rig.forget(row)
@@ -323,15 +337,15 @@ class Simulation:
         assert groups == sorted(groups)
 
     def fronts(self) -> Iterator[tuple[PriorityClass, int]]:
-        """The row that stands first in each class: the preempted one admitted first, or the reserved head."""
+        """Who stands first in each class: the preempted row admitted first, or the claimed row picked first."""
         for priority in PriorityClass:
             mine = [(row, watched) for row, watched in self.watched.items() if watched.case.priority == priority]
             preempted = [(watched.order, row) for row, watched in mine if watched.preempted]
+            claimed = [row for row, _ in mine if self.rig.state(row) is RequestState.CLAIMED]
             if preempted:
                 yield priority, min(preempted)[1]
-            for row, _ in mine:
-                if not preempted and self.rig.state(row) is RequestState.CLAIMED:
-                    yield priority, row
+            elif claimed:
+                yield priority, min(claimed, key=self.picks.index)
 
     def check_passes(self, plan: StepPlan, fronts: dict[PriorityClass, int], may_dispatch: bool) -> None:
         """Less urgent rows passed a front at most as often as allowed, as long as it was the front."""
