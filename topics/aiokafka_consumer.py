@@ -7,6 +7,7 @@ the same. It touches private attributes; the broker tests hold it to aiokafka 0.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
@@ -22,18 +23,18 @@ __all__ = ["close_consumer", "inbound_record", "open_consumer"]
 _ABANDON_STEP_S = 2.0
 
 
-async def open_consumer(settings: KafkaSettings, role: str, *, timeout_s: float, **arguments: Any) -> Any:
-    """A connected `AIOKafkaConsumer` that reads nothing yet: `subscribe` or `assign` it.
+async def open_consumer(
+    settings: KafkaSettings, role: str, *, timeout_s: float, topics: Sequence[str] = (), **arguments: Any
+) -> Any:
+    """A connected `AIOKafkaConsumer`. Without `topics` it reads nothing yet: `subscribe` or `assign` it.
 
-    Commits only what it is told to, and starts nowhere by itself: a partition without a committed offset, or with one
-    that is out of range, is an error of `getmany`. Raises `KafkaUnavailableError` after `timeout_s`.
+    Commits only what it is told to. Unless `arguments` say otherwise it starts nowhere by itself: a partition without a
+    committed offset, or with one that is out of range, is an error of `getmany`.
+
+    Raises `KafkaUnavailableError` after `timeout_s`.
     """
-    consumer = AIOKafkaConsumer(
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        **settings.client_arguments(role),
-        **arguments,
-    )
+    defaults = {"enable_auto_commit": False, "auto_offset_reset": "none"}
+    consumer = AIOKafkaConsumer(*topics, **{**defaults, **settings.client_arguments(role), **arguments})
     try:
         async with asyncio.timeout(timeout_s):
             await consumer.start()

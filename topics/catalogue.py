@@ -27,6 +27,7 @@ __all__ = [
     "TopicSpec",
     "check_topics",
     "create_missing_topics",
+    "create_topics",
 ]
 
 CLASS_LABELS = ("p0", "p1", "p2", "p3")
@@ -178,26 +179,27 @@ async def create_missing_topics(admin: KafkaAdmin, catalogue: Catalogue) -> Crea
     Raises `AdminError`.
     """
     cluster = await admin.cluster()
-    replication_factor = catalogue.replication_factor or min(3, cluster.brokers)
+    missing = [spec for spec in catalogue.specs() if spec.name not in cluster.topics]
+    created = await create_topics(admin, missing, catalogue.replication_factor or min(3, cluster.brokers))
+    existing = tuple(spec.name for spec in catalogue.specs() if spec.name not in created)
+    problems = await check_topics(admin, catalogue) if existing else []
+    return CreationReport(created, existing, tuple(problems))
+
+
+async def create_topics(admin: KafkaAdmin, specs: Sequence[TopicSpec], replication_factor: int) -> tuple[str, ...]:
+    """Create these, and return once they can be used: the names of those that were not there. Raises `AdminError`."""
     created: list[str] = []
-    for spec in catalogue.specs():
-        if spec.name in cluster.topics:
-            continue
+    for spec in specs:
         configs = dict(spec.configs)
         if replication_factor >= 3:
             # Acknowledged means that it survives the loss of one broker.
             configs["min.insync.replicas"] = "2"
         if await admin.create_topic(
-            spec.name,
-            partitions=spec.partitions,
-            replication_factor=replication_factor,
-            configs=configs,
+            spec.name, partitions=spec.partitions, replication_factor=replication_factor, configs=configs
         ):
             created.append(spec.name)
     await _wait_until_usable(admin, created)
-    existing = tuple(spec.name for spec in catalogue.specs() if spec.name not in created)
-    problems = await check_topics(admin, catalogue) if existing else []
-    return CreationReport(tuple(created), existing, tuple(problems))
+    return tuple(created)
 
 
 async def check_topics(

@@ -1,17 +1,18 @@
 """The asyncio client: send a request, stream or await its answer.
 
-Knows the wire contract from the client's side: request headers, deltas merged with the terminal reply, each piece of
-text once. Does not know schedulers or models, and needs no torch.
+Knows the wire contract from the client's side: topics, request headers, trace context, who waits for which reply. Does
+not know how a stream is put together (`topics.reply_merge`), schedulers or models, and needs no torch.
 
 Two readers without a group follow all partitions of the two reply topics from the moment the client is opened: deltas
 with `read_uncommitted` (they are in no transaction), terminal replies with `read_committed`. Replies to others are
-dropped by their request-id header, unparsed.
+dropped by their request-id header, unparsed. Partitions that are added later are followed too.
 """
 
 import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import TracebackType
@@ -20,83 +21,68 @@ from typing import Any, Self
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Tracer
 
-from topics.aiokafka_producer import close_producer, open_producer
-from topics.codec import dumps, loads
-from topics.headers import ReplyEvent, RequestHeaders
+from topics.admin import KafkaAdmin
+from topics.aiokafka_producer import KafkaUnavailableError
+from topics.catalogue import CLASS_LABELS, Catalogue
+from topics.codec import dumps
+from topics.headers import RequestHeaders
 from topics.kafka_settings import KafkaSettings
+from topics.record_producer import RecordProducer, RecordRefusedError
+from topics.replies import OutboundRecord
+from topics.reply_merge import (
+    Answer,
+    AnswerChangedError,
+    ReplyMerge,
+    RequestFailedError,
+    StreamDelta,
+    UnreadableReplyError,
+)
 from topics.reply_reader import Reply, ReplyReader
 
-__all__ = ["Answer", "HeadraceClient", "ReplyTimeoutError", "RequestFailedError", "Stream", "StreamDelta"]
+__all__ = [
+    "Answer",
+    "AnswerChangedError",
+    "ClientStatistics",
+    "HeadraceClient",
+    "ReplyTimeoutError",
+    "RequestFailedError",
+    "RequestRefusedError",
+    "Stream",
+    "StreamDelta",
+    "UnreadableReplyError",
+]
 
 _CONNECT_TIMEOUT_S = 10.0
 
 Messages = str | Sequence[Mapping[str, Any]]
 
 
-class RequestFailedError(Exception):
-    """The worker answered with an error. The attributes are those of the OpenAI error object."""
-
-    def __init__(self, request_id: str, error: Mapping[str, Any]) -> None:
-        super().__init__(f"request {request_id}: {error['message']}")
-        self.request_id = request_id
-        self.message: str = error["message"]
-        self.type: str = error["type"]
-        self.code: str | None = error.get("code")
-        self.param: str | None = error.get("param")
-        self.status_code: int = error["status_code"]
-        self.retry_after_s: float | None = error.get("retry_after")
-        self.queue_depth: int | None = error.get("queue_depth")
-
-
 class ReplyTimeoutError(TimeoutError):
-    """No terminal reply came in time. The request may still be answered later."""
+    """No terminal reply came in time. The request may still be run, and its reply is dropped."""
+
+
+class RequestRefusedError(Exception):
+    """The request can't be put on its topic: it is too large for it, or the topic is not there."""
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDelta:
-    """A piece of text as it came; `token_ids` are the tokens it covers (empty for what only the final told)."""
-
-    text: str
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A request's whole answer. Times are `time.monotonic()` seconds."""
-
-    request_id: str
-    text: str
-    finish_reason: str
-    usage: Mapping[str, Any]
-    body: Mapping[str, Any]
-    """The final reply: an OpenAI `chat.completion` or `text_completion`."""
-    sent_s: float
-    first_delta_s: float | None
-    """None: no delta arrived (`stream` was not asked for, or the final came first)."""
-    ended_s: float
+class ClientStatistics:
+    pending: int
+    """Requests that were sent and whose answers were not taken."""
+    unreadable_replies: int
+    """Replies to us whose headers no worker can have written."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that waits for its terminal reply. Owned by the client's event loop."""
+    """A request that waits for its terminal reply."""
 
-    sent_s: float
+    merge: ReplyMerge
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    deltas: list[StreamDelta] = field(default_factory=list)
-    """Arrived and not yet taken by the reader of the stream; as many as the answer has at most."""
-    next_seq: int = 0
-    attempt: int = 1
-    gap: bool = False
-    """A delta is missing: the rest of the text is taken from the final."""
-    first_delta_s: float | None = None
-    terminal: Reply | None = None
-    ended_s: float | None = None
-    broken: Exception | None = None
-    """The reader of a reply topic failed: nothing more will come."""
 
 
 class Stream:
-    """An answer as it is written: `async for delta in stream`, then `stream.answer`.
+    """An answer as it is written: `async for delta in stream`, once; then `stream.answer`.
 
     Each piece of text comes once, in order, whatever was sent twice or lost on the way.
     """
@@ -109,27 +95,32 @@ class Stream:
         self._timeout_s = timeout_s
 
     async def __aiter__(self) -> AsyncIterator[StreamDelta]:
-        """Raises `RequestFailedError` and `ReplyTimeoutError`."""
-        told: list[str] = []
+        """Raises `RequestFailedError`, `ReplyTimeoutError`, `AnswerChangedError`, `UnreadableReplyError`.
+
+        The time-out counts from the start of the iteration, and is only looked at while waiting for the worker. Raises
+        `LookupError` if the request is not (or no longer) this client's.
+        """
+        pending = self._client._pending_of(self.request_id)
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s):
-                async for delta in self._client._follow(self.request_id):
-                    told.append(delta.text)
+            while True:
+                for delta in pending.merge.take_deltas():
                     yield delta
-        except TimeoutError as error:
-            raise ReplyTimeoutError(
-                f"request {self.request_id} was not answered within {self._timeout_s:g} s"
-            ) from error
+                if pending.merge.complete:
+                    break
+                await self._client._news(self.request_id, pending, deadline_s, self._timeout_s)
         finally:
-            pending = self._client._forget(self.request_id)
-        self.answer = _answer(self.request_id, pending)
-        rest = self.answer.text.removeprefix("".join(told))
-        if rest:
+            self._client.forget(self.request_id)
+        self.answer = pending.merge.answer()
+        if rest := pending.merge.rest(self.answer):
             yield StreamDelta(rest, ())
 
 
 class HeadraceClient:
-    """`async with HeadraceClient("127.0.0.1:9092") as client: answer = await client.complete("Hello")`."""
+    """`async with HeadraceClient("127.0.0.1:9092") as client: answer = await client.complete("Hello")`.
+
+    Only requests of its own are in its memory, each until its answer is taken (or `forget` is called).
+    """
 
     def __init__(
         self,
@@ -137,64 +128,74 @@ class HeadraceClient:
         *,
         topic_prefix: str = "inference",
         timeout_s: float = 300.0,
+        send_timeout_s: float = 30.0,
         tracer: Tracer | None = None,
     ) -> None:
         """`kafka`: connection settings, or just the bootstrap servers. `timeout_s`: for a terminal reply.
 
-        `tracer`: of the `send` spans; OpenTelemetry's global one where absent.
+        `send_timeout_s`: for a broker to acknowledge a request. `tracer`: of the `send` spans; OpenTelemetry's global
+        one where absent.
         """
-        self._settings = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
-        self._prefix = topic_prefix
+        self._settings = KafkaSettings(kafka, client_id="headrace-client") if isinstance(kafka, str) else kafka
+        self._catalogue = Catalogue(topic_prefix)
         self._timeout_s = timeout_s
+        self._send_timeout_s = send_timeout_s
         self._tracer = trace.get_tracer("headrace.client") if tracer is None else tracer
         self._pending: dict[str, _Pending] = {}
         self._readers: list[ReplyReader] = []
-        self._pumps: list[asyncio.Task[None]] = []
-        self._producer: Any = None
+        self._producer = RecordProducer(self._settings, "requests")
+        self._broken: BaseException | None = None
+        """A reader of a reply topic failed, or the client was closed: nothing more will come."""
+        self._exit = AsyncExitStack()
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         """Raises `KafkaUnavailableError` if no broker answers, `LookupError` if a reply topic doesn't exist."""
-        self._readers = [
-            ReplyReader(
-                self._settings,
-                f"{self._prefix}.{suffix}",
-                read_committed=suffix == "replies",
-                wanted=self._pending.__contains__,
-                on_reply=self._take,
-            )
-            for suffix in ("deltas", "replies")
-        ]
-        self._producer = await open_producer(self._settings, "client", timeout_s=_CONNECT_TIMEOUT_S)
-        try:
-            for reader in self._readers:
-                await reader.start()
-        except BaseException:
-            for reader in self._readers:
-                await reader.close()
-            await close_producer(self._producer, timeout_s=_CONNECT_TIMEOUT_S)
-            raise
-        self._pumps = [asyncio.create_task(self._pump(reader)) for reader in self._readers]
+        async with KafkaAdmin(self._settings, timeout_s=_CONNECT_TIMEOUT_S) as admin:
+            topics = (await admin.cluster()).topics
+        async with AsyncExitStack() as stack:
+            for topic in (self._catalogue.deltas, self._catalogue.replies):
+                if topic not in topics:
+                    raise LookupError(f"topic {topic!r} does not exist: create it with `headrace topics create`")
+                reader = ReplyReader(
+                    self._settings,
+                    topic,
+                    read_committed=topic == self._catalogue.replies,
+                    wanted=self._pending.__contains__,
+                    on_reply=self._take,
+                )
+                stack.push_async_callback(reader.close, _CONNECT_TIMEOUT_S)
+                await reader.start(_CONNECT_TIMEOUT_S)
+                self._readers.append(reader)
+            stack.push_async_callback(self._stop_reading, [asyncio.create_task(self._read(r)) for r in self._readers])
+            stack.push_async_callback(self._producer.stop)
+            await self._producer.start()
+            self._exit = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        for reader in self._readers:
-            reader.stop()
-        await asyncio.gather(*self._pumps)
-        for reader in self._readers:
-            await reader.close()
-        await close_producer(self._producer, timeout_s=_CONNECT_TIMEOUT_S)
+        await self._exit.aclose()
 
-    async def _pump(self, reader: ReplyReader) -> None:
+    async def _read(self, reader: ReplyReader) -> None:
         try:
             await reader.run()
-        except Exception as error:  # noqa: BLE001 - handed to every caller that waits
-            for pending in self._pending.values():
-                pending.broken = error
-                pending.news.set()
+        except Exception as error:  # noqa: BLE001 - handed to every caller that waits, now or later
+            self._break(error)
+
+    async def _stop_reading(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for reader in self._readers:
+            reader.stop()
+        await asyncio.wait(tasks)
+        self._break(ConnectionError("the client was closed"))
+
+    def _break(self, error: BaseException) -> None:
+        """Nothing more will be read: tell everyone who waits, and everyone who would."""
+        self._broken = self._broken or error
+        for pending in self._pending.values():
+            pending.news.set()
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class HeadraceClient:
     async def stream(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Stream:
         """Send a chat request and follow its answer. `options`: see `send_chat`."""
         request_id = await self.send_chat(messages, stream=True, **options)
-        return Stream(self, request_id, self._timeout_s if timeout_s is None else timeout_s)
+        return self.stream_of(request_id, timeout_s=timeout_s)
 
     async def send_chat(
         self,
@@ -236,40 +237,59 @@ class HeadraceClient:
         return await self.send({"messages": chat, **body}, priority=priority, headers=headers)
 
     async def send(self, body: Mapping[str, Any], *, priority: str, headers: RequestHeaders) -> str:
-        """Send any body with any headers (their trace context is replaced by the current span's)."""
-        topic = f"{self._prefix}.{priority}"
+        """Send any body with any headers (their trace context is replaced by the current span's).
+
+        Returns when a broker has it. Raises `KafkaUnavailableError` if none takes it in time (it may be sent later all
+        the same; its reply is dropped), `RequestRefusedError`, and `ValueError` for a priority or request id that
+        can't be used.
+        """
+        if priority not in CLASS_LABELS:
+            raise ValueError(f"priority = {priority!r}: expected one of {', '.join(CLASS_LABELS)} (p0 is most urgent)")
         request_id = headers.request_id
         if request_id in self._pending:
             raise ValueError(f"request id {request_id!r} is in use: each request needs its own")
-        self._pending[request_id] = _Pending(sent_s=time.monotonic())
+        if self._broken is not None:
+            raise self._broken
+        self._pending[request_id] = _Pending(ReplyMerge(request_id, time.monotonic()))
         try:
-            with self._tracer.start_as_current_span(
-                f"send {topic}",
-                kind=SpanKind.PRODUCER,
-                attributes={
-                    "messaging.system": "kafka",
-                    "messaging.destination.name": topic,
-                    "messaging.operation.name": "send",
-                    "messaging.operation.type": "send",
-                    "messaging.message.id": request_id,
-                },
-            ):
-                carrier: dict[str, str] = {}
-                propagate.inject(carrier)
-                wire = [*headers.encode(), *((name, value.encode()) for name, value in carrier.items())]
-                await self._producer.send_and_wait(
-                    topic, dumps(body), key=_affinity_key(body, headers.tenant), headers=wire
-                )
+            await self._send(self._catalogue.requests(priority), body, headers)
         except BaseException:
-            del self._pending[request_id]
+            self.forget(request_id)
             raise
         return request_id
 
-    async def result(self, request_id: str, *, timeout_s: float | None = None) -> Answer:
-        """Wait for the whole answer of a request that this client sent.
+    async def _send(self, topic: str, body: Mapping[str, Any], headers: RequestHeaders) -> None:
+        value = dumps(body)
+        key = _affinity_key(body, headers)
+        attributes: dict[str, str | int] = {
+            "messaging.system": "kafka",
+            "messaging.destination.name": topic,
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.client.id": self._settings.client_id,
+            "messaging.message.id": headers.request_id,
+            "messaging.message.body.size": len(value),
+        }
+        if key is not None:
+            attributes["messaging.kafka.message.key"] = key.decode()
+        with self._tracer.start_as_current_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes) as span:
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
+            wire = (*headers.encode(), *((name, text.encode()) for name, text in carrier.items()))
+            try:
+                async with asyncio.timeout(self._send_timeout_s):
+                    while not self._producer.has_room:
+                        await self._producer.wait_for_room()
+                    await self._producer.submit(OutboundRecord(topic, None, key, value, wire))
+            except RecordRefusedError as error:
+                span.set_attribute("error.type", "refused")
+                raise RequestRefusedError(f"request {headers.request_id} was not sent: {error}") from error
+            except TimeoutError as error:
+                span.set_attribute("error.type", "timeout")
+                raise KafkaUnavailableError(self._settings, error) from error
 
-        Raises `RequestFailedError` and `ReplyTimeoutError`.
-        """
+    async def result(self, request_id: str, *, timeout_s: float | None = None) -> Answer:
+        """Wait for the whole answer of a request that this client sent. Raises what `Stream`'s iteration raises."""
         stream = self.stream_of(request_id, timeout_s=timeout_s)
         async for _ in stream:
             pass
@@ -280,73 +300,47 @@ class HeadraceClient:
         """The stream of a request that this client sent (with `stream: true` in its body)."""
         return Stream(self, request_id, self._timeout_s if timeout_s is None else timeout_s)
 
+    def forget(self, request_id: str) -> None:
+        """Drop what is known of a request, and its replies from now on. Its answer is still computed."""
+        self._pending.pop(request_id, None)
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(len(self._pending), sum(reader.unreadable for reader in self._readers))
+
     # --- replies --------------------------------------------------------------------------------------------------
 
     def _take(self, reply: Reply) -> None:
         pending = self._pending.get(reply.request_id)
-        if pending is None or pending.terminal is not None:
-            return  # not ours, or a second terminal reply: the first one is kept
-        if reply.event.terminal:
-            pending.terminal = reply
-            pending.ended_s = time.monotonic()
-        elif reply.event is ReplyEvent.DELTA:
-            if pending.first_delta_s is None:
-                pending.first_delta_s = time.monotonic()
-            if reply.seq == pending.next_seq and not pending.gap:
-                pending.next_seq += 1
-                if text := _chunk_text(loads(reply.value)):
-                    pending.deltas.append(StreamDelta(text, reply.token_ids))
-            elif reply.seq is not None and reply.seq > pending.next_seq:
-                pending.gap = True
-        pending.news.set()
+        if pending is not None:
+            pending.merge.take(reply, time.monotonic())
+            pending.news.set()
 
-    async def _follow(self, request_id: str) -> AsyncIterator[StreamDelta]:
-        """The deltas of a request until its terminal reply is there."""
-        pending = self._pending[request_id]
-        while True:
-            await pending.news.wait()
-            pending.news.clear()
-            deltas, pending.deltas = pending.deltas, []
-            for delta in deltas:
-                yield delta
-            if pending.terminal is not None:
-                return
-            if pending.broken is not None:
-                raise pending.broken
+    def _pending_of(self, request_id: str) -> _Pending:
+        if request_id not in self._pending:
+            raise LookupError(f"request {request_id!r} is not waiting: it was not sent here, or its answer was taken")
+        return self._pending[request_id]
 
-    def _forget(self, request_id: str) -> _Pending:
-        return self._pending.pop(request_id)
+    async def _news(self, request_id: str, pending: _Pending, deadline_s: float, timeout_s: float) -> None:
+        """Wait for anything new of a request."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await pending.news.wait()
+        except TimeoutError as error:
+            raise ReplyTimeoutError(f"request {request_id} was not answered within {timeout_s:g} s") from error
+        pending.news.clear()
+        if self._broken is not None and not pending.merge.complete:
+            raise self._broken
 
 
-def _answer(request_id: str, pending: _Pending) -> Answer:
-    assert pending.terminal is not None
-    assert pending.ended_s is not None
-    body = loads(pending.terminal.value)
-    if pending.terminal.event is ReplyEvent.ERROR:
-        raise RequestFailedError(request_id, body["error"])
-    choice = body["choices"][0]
-    return Answer(
-        request_id=request_id,
-        text=choice["message"]["content"] if "message" in choice else choice["text"],
-        finish_reason=choice["finish_reason"],
-        usage=body["usage"],
-        body=body,
-        sent_s=pending.sent_s,
-        first_delta_s=pending.first_delta_s,
-        ended_s=pending.ended_s,
-    )
+def _affinity_key(body: Mapping[str, Any], headers: RequestHeaders) -> bytes | None:
+    """Requests that share a long prefix go to one partition, and so to one worker's prefix cache.
 
-
-def _chunk_text(chunk: Mapping[str, Any]) -> str:
-    """The text of a chat or completions chunk; the usage chunk has none."""
-    if not chunk["choices"]:
-        return ""
-    choice = chunk["choices"][0]
-    text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-    return text or ""
-
-
-def _affinity_key(body: Mapping[str, Any], tenant: str | None) -> bytes:
-    """Requests of a tenant with the same system prompt go to the same partition, so to the same prefix cache."""
-    system = [message for message in body.get("messages", ()) if message.get("role") in ("system", "developer")]
-    return blake2b(dumps([tenant, system]), digest_size=8).hexdigest().encode()
+    They share it if tenant and system prompt are the same. Without a system prompt only the requests of one flow
+    (a conversation) do; without that nothing is shared and None spreads them over the partitions.
+    """
+    messages = body.get("messages") or ()
+    system = [message for message in messages if message.get("role") in ("system", "developer")]
+    if not system and headers.flow is None:
+        return None
+    shared = [headers.tenant, system] if system else [headers.tenant, headers.flow]
+    return blake2b(dumps(shared), digest_size=8).hexdigest().encode()

@@ -1,0 +1,194 @@
+"""One request's deltas and terminal reply, merged: each piece of text once, in order, and all of it.
+
+Knows the rules of one stream. Does not know Kafka, tasks or clocks (`topics.client`); pure and synchronous.
+
+Deltas and terminal reply come from two topics, so any of them may be first. Deltas may come twice (the worker's
+producer sends again after an outage) or not at all (they expired, the reader was too late). And a whole stream may come
+again, when a worker died and the next one ran the request anew: the same tokens, but cut into deltas at other places.
+
+- A delta goes out if its `seq` is the next one. A gap ends the streaming: the rest of the text is taken from the final.
+- A repeated `seq` is dropped; if it covers other tokens than the first time, the stream was cut anew, later `seq` mean
+  other places, and it counts as a gap.
+- The final is the truth. What was told must be a beginning of it, or the request was answered differently the second
+  time (sampling without a seed under another model, say): `AnswerChangedError`, since text that is out can't be taken
+  back.
+- The first terminal reply counts; a second one is dropped, like everything after it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from topics.codec import loads
+from topics.errors import RequestError
+from topics.headers import ReplyEvent
+from topics.reply_reader import Reply
+
+__all__ = [
+    "Answer",
+    "AnswerChangedError",
+    "ReplyMerge",
+    "RequestFailedError",
+    "StreamDelta",
+    "UnreadableReplyError",
+]
+
+
+class RequestFailedError(Exception):
+    """The worker answered with an error. The attributes are those of the OpenAI error object."""
+
+    def __init__(self, request_id: str, error: Mapping[str, Any]) -> None:
+        self.request_id = request_id
+        self.message: str = error["message"]
+        self.type: str = error["type"]
+        self.code: str | None = error.get("code")
+        self.param: str | None = error.get("param")
+        self.status_code: int = error["status_code"]
+        self.retry_after_s: float | None = error.get("retry_after")
+        self.queue_depth: int | None = error.get("queue_depth")
+        super().__init__(f"request {request_id}: {self.message}")
+
+
+class UnreadableReplyError(Exception):
+    """The terminal reply is not what the contract says: a worker of another version, or not a worker's at all."""
+
+
+class AnswerChangedError(Exception):
+    """The request was run again after a crash, and its answer does not begin with what was streamed already."""
+
+    def __init__(self, answer: "Answer", told: str) -> None:
+        super().__init__(
+            f"request {answer.request_id} was run again and answered differently after {len(told)} characters had "
+            "been streamed: the final answer is in the exception's `answer`"
+        )
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDelta:
+    """A piece of text as it came; `token_ids` are the tokens it covers (empty for what only the final told)."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request's whole answer. Times are `time.monotonic()` seconds."""
+
+    request_id: str
+    text: str
+    finish_reason: str
+    usage: Mapping[str, Any]
+    body: Mapping[str, Any]
+    """The final reply: an OpenAI `chat.completion` or `text_completion`."""
+    sent_s: float
+    first_delta_s: float | None
+    """None: no delta arrived (`stream` was not asked for, or the final came first)."""
+    ended_s: float
+
+
+class ReplyMerge:
+    """Feed it with `take`; get text with `take_deltas`, and when `complete`, `answer` and `rest`.
+
+    Holds the text and token ids of one answer.
+    """
+
+    def __init__(self, request_id: str, sent_s: float) -> None:
+        self._request_id = request_id
+        self._sent_s = sent_s
+        self._waiting: list[StreamDelta] = []
+        self._told: list[str] = []
+        self._tokens_of: list[tuple[int, ...]] = []
+        """By `seq`, of the deltas that were in order."""
+        self._gap = False
+        self._first_delta_s: float | None = None
+        self._terminal: Reply | None = None
+        self._ended_s = sent_s
+
+    @property
+    def complete(self) -> bool:
+        return self._terminal is not None
+
+    def take(self, reply: Reply, now_s: float) -> None:
+        """A reply to this request, in the order of arrival."""
+        if self._terminal is not None:
+            return
+        if reply.event.terminal:
+            self._terminal = reply
+            self._ended_s = now_s
+        elif reply.event is ReplyEvent.DELTA and reply.seq is not None:
+            if self._first_delta_s is None:
+                self._first_delta_s = now_s
+            self._take_delta(reply, reply.seq)
+        else:
+            # A reset, or an attempt that continues by rules that this version doesn't know: the final has the text.
+            self._gap = True
+
+    def take_deltas(self) -> list[StreamDelta]:
+        """What has come in order and was not taken yet."""
+        deltas, self._waiting = self._waiting, []
+        self._told.extend(delta.text for delta in deltas)
+        return deltas
+
+    def answer(self) -> Answer:
+        """When `complete`. Raises `RequestFailedError` if it is an error, `UnreadableReplyError`."""
+        assert self._terminal is not None, "no terminal reply yet"
+        try:
+            body = loads(self._terminal.value)
+            if self._terminal.event is ReplyEvent.ERROR:
+                failure: RequestFailedError | None = RequestFailedError(self._request_id, body["error"])
+            else:
+                failure = None
+                choice = body["choices"][0]
+                answer = Answer(
+                    request_id=self._request_id,
+                    text=choice["message"]["content"] if "message" in choice else choice["text"],
+                    finish_reason=choice["finish_reason"],
+                    usage=body["usage"],
+                    body=body,
+                    sent_s=self._sent_s,
+                    first_delta_s=self._first_delta_s,
+                    ended_s=self._ended_s,
+                )
+        except (RequestError, KeyError, IndexError, TypeError) as error:
+            raise UnreadableReplyError(
+                f"the terminal reply to {self._request_id} is not a chat completion, completion or error: {error!r}"
+            ) from error
+        if failure is not None:
+            raise failure
+        return answer
+
+    def rest(self, answer: Answer) -> str:
+        """The end of the answer that no delta told. Raises `AnswerChangedError`."""
+        told = "".join(self._told)
+        if not answer.text.startswith(told):
+            raise AnswerChangedError(answer, told)
+        return answer.text[len(told) :]
+
+    def _take_delta(self, reply: Reply, seq: int) -> None:
+        if self._gap:
+            return
+        if seq < len(self._tokens_of):
+            self._gap = self._tokens_of[seq] != reply.token_ids
+            return
+        text = _chunk_text(reply.value) if seq == len(self._tokens_of) else None
+        if text is None:
+            self._gap = True
+            return
+        self._tokens_of.append(reply.token_ids)
+        if text:
+            self._waiting.append(StreamDelta(text, reply.token_ids))
+
+
+def _chunk_text(value: bytes) -> str | None:
+    """The text of a chat or completions chunk, "" for one without; None if it is neither."""
+    try:
+        chunk = loads(value)
+        if not chunk["choices"]:
+            return ""  # the usage chunk
+        choice = chunk["choices"][0]
+        text = choice["delta"].get("content") if "delta" in choice else choice["text"]
+    except (RequestError, KeyError, IndexError, TypeError, AttributeError):
+        return None
+    return text if isinstance(text, str) else ""
