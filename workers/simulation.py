@@ -43,6 +43,11 @@ class SimulationStuck(Exception):
     """Requests wait, nothing runs, and nothing will change that: a discipline gives no row and names no time."""
 
 
+def plain_kv(index: Index, num_blocks: int, block_size: int) -> KVCacheManager:
+    """A worker's own accounting, which needs no look into the index."""
+    return KVCacheManager(num_blocks, block_size)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineModel:
     """The simulated machine and the worker's settings on it."""
@@ -61,6 +66,8 @@ class EngineModel:
     """The scheduler is told each request's output length beforehand."""
     staging_s: float = 0.0
     """Time on the staging thread for each request."""
+    make_kv: Callable[[Index, int, int], KVCacheManager] = plain_kv
+    """The KV accounting, of so many blocks of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,7 @@ class Simulation:
         self._engine = engine
         self._slos = slos
         self._index = Index(capacity=max(1, len(requests)))
-        self._kv = KVCacheManager(engine.num_blocks, engine.block_size)
+        self._kv = engine.make_kv(self._index, engine.num_blocks, engine.block_size)
         self._qdisc = policy.make(self._index, engine.cost)
         self._lengths: LengthPredictor = KnownLengths() if engine.known_lengths else QuantilePredictor()
         self._scheduler = BatchScheduler(

@@ -1,0 +1,62 @@
+"""The admission of the published VTC engine (S-LoRA on LightLLM), to see how much of a difference it explains.
+
+Knows how many tokens each running request holds and how many it will still get. Does not know anything else of that
+engine.
+
+A newcomer is admitted if the pool holds everybody at the worst moment to come. Running requests grow by one token a
+step and leave at their known length; with those that stay longest first, the need when the i-th of them ends is
+i × its remaining tokens + what the first i hold now, and the worst moment is the largest of these. Each tenant with a
+running request takes `_ADAPTER_TOKENS` for its LoRA adapter (rank 8 × 4 matrices). Ours (`kvcache.manager`) adds up
+every request's full length instead, which is more, and needs no order of ends to come true.
+"""
+
+from collections import Counter
+
+from kvcache.manager import Allocation, KVCacheManager
+from scheduling.index import Index
+
+__all__ = ["StaggeredKV"]
+
+_ADAPTER_TOKENS = 32
+
+
+class StaggeredKV(KVCacheManager):
+    """Blocks of one token, so that nothing is lost to rounding."""
+
+    def __init__(self, index: Index, pool_tokens: int) -> None:
+        super().__init__(pool_tokens, block_size=1)
+        self._index = index
+        self._expected: dict[int, int] = {}
+        self._running_of: Counter[int] = Counter()
+
+    def allocate(
+        self, row: int, tokens: int, *, owner_class: int, predicted_tokens: int | None = None
+    ) -> Allocation | None:
+        expected = max(tokens + 1, predicted_tokens or 0)
+        tenant = self._index.tenant[row]
+        tenants = len(self._running_of) + (tenant not in self._running_of)
+        if self._worst_need(tokens, expected) >= self.capacity_tokens - _ADAPTER_TOKENS * tenants:
+            return None
+        allocation = super().allocate(row, tokens, owner_class=owner_class)
+        if allocation is not None:
+            self._expected[row] = expected
+            self._running_of[tenant] += 1
+        return allocation
+
+    def release(self, row: int) -> int:
+        tenant = self._index.tenant[row]
+        self._running_of[tenant] -= 1
+        if not self._running_of[tenant]:
+            del self._running_of[tenant]
+        del self._expected[row]
+        return super().release(row)
+
+    def _worst_need(self, tokens: int, expected: int) -> int:
+        ahead = [(expected - tokens - 1, tokens + 1)]
+        ahead += [(max(0, end - len(self.table(row)) - 1), len(self.table(row))) for row, end in self._expected.items()]
+        ahead.sort(reverse=True)
+        held = worst = 0
+        for place, (left, holds) in enumerate(ahead, start=1):
+            held += holds
+            worst = max(worst, left * place + held)
+        return worst
