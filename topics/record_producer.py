@@ -18,6 +18,7 @@ Bounded by bytes in flight: `submit` raises when they are used up. `wait_for_roo
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -55,7 +56,7 @@ _CURED_BY_A_NEW_PRODUCER = (
 )
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between attempts to reach a broker; the last one repeats."""
-_MISSING_TOPICS_REMEMBERED = 1_000
+_TOPICS_REMEMBERED = 1_000
 
 
 class ProducerFullError(Exception):
@@ -126,6 +127,8 @@ class RecordProducer:
         self._generation = 0
         """Of the producer underneath: failures reported by an earlier one no longer matter."""
         self._failure: BaseException | None = None
+        self._partitions_of: dict[str, Collection[int]] = {}
+        """Topics that the current producer was told of."""
         self._missing_topics: dict[str, float] = {}
         """Topic → until when it is refused without asking again, on the loop's clock."""
         self._wake = asyncio.Event()
@@ -289,6 +292,9 @@ class RecordProducer:
 
     async def _unknown_place(self, producer: Any, record: OutboundRecord) -> RecordRefusedError | None:
         """Why the topic or the partition can't be written to; asks the brokers at most once in a while."""
+        known = self._partitions_of.get(record.topic)
+        if known is not None and (record.partition is None or record.partition in known):
+            return None
         now_s = asyncio.get_running_loop().time()
         missing = RecordRefusedError(f"the topic {record.topic!r} does not exist: run `headrace topics create`")
         if self._missing_topics.get(record.topic, 0.0) > now_s:
@@ -302,7 +308,7 @@ class RecordProducer:
                 answered = await producer.client.force_metadata_update()
             if not answered:
                 raise
-            if len(self._missing_topics) >= _MISSING_TOPICS_REMEMBERED:
+            if len(self._missing_topics) >= _TOPICS_REMEMBERED:
                 self._missing_topics.clear()
             self._missing_topics[record.topic] = now_s + 10 * self._metadata_timeout_s
             return missing
@@ -310,6 +316,8 @@ class RecordProducer:
             if _hopeless(error):
                 return RecordRefusedError(f"the topic {record.topic!r} can't be written to: {error!r}")
             raise
+        if len(self._partitions_of) < _TOPICS_REMEMBERED:
+            self._partitions_of[record.topic] = partitions
         if record.partition is not None and record.partition not in partitions:
             return RecordRefusedError(f"the topic {record.topic!r} has no partition {record.partition}")
         return None
@@ -341,6 +349,7 @@ class RecordProducer:
 
     def _send_again(self) -> None:
         self._failure = None
+        self._partitions_of.clear()
         for entry in self._unacknowledged.values():
             entry.sent_s = None
         self._unsent = deque(self._unacknowledged.values())
