@@ -4,8 +4,8 @@ Knows rows, classes, and how often each class's front was passed. Does not know 
 the fronts and says what became of them.
 
 **Claimed rows** are those that the discipline picked and that could not be admitted at once. One whose tokens are
-still being made bars nobody: its class may claim more, as many as there are slots, so that a wrong guess of the
-staging costs a step of one request and not a step of a whole class.
+still being made does not bar its own class: that may claim more, as many as there are slots, so that a wrong guess
+of the staging costs one request a step and not a whole class.
 
 **Reserved head.** A claimed row that has its tokens and finds slots, blocks or the step short stays its class's pick:
 its class gives no other until it is admitted. More urgent classes pass it freely. Less urgent ones pass it by

@@ -113,16 +113,14 @@ class Engine:
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
         may_dispatch = not self._draining and not self._outbox.full
-        if may_dispatch:
-            self._hand_out(now)
         plan = self._scheduler.schedule(now, may_dispatch)
+        if may_dispatch:
+            # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
+            self._hand_out(now)
         for row in self._scheduler.take_impossible():
             self._end(row, self._too_large(row), now)
         if plan is not None:
             self._run(plan, now)
-        elif may_dispatch:
-            # The discipline may have claimed a row that is not tokenised yet: don't sleep over it.
-            self._hand_out(now)
         self._outbox.flush()
         return plan is not None
 
@@ -187,7 +185,10 @@ class Engine:
             flow=arrival.flow,
             prompt_tokens=self._prompt_ratio.tokens(arrival.body_bytes),
             output_tokens=self._lengths.predict(
-                arrival.origin_class, arrival.tenant, arrival.max_tokens or self._default_max_tokens
+                arrival.origin_class,
+                arrival.tenant,
+                # What the body asks for is not checked yet, and may be absurd.
+                min(arrival.max_tokens or self._default_max_tokens, self._runner.limits.context_tokens),
             ),
             arrival_s=arrival.arrived_s,
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,

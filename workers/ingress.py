@@ -1,8 +1,8 @@
 """Ingress: a record from Kafka becomes an arrival for the engine, or a refusal.
 
-Knows the checks that need no tokeniser: headers, size, JSON, shape, reply topic, class, deadline. The rest of the body
-is checked at staging (`workers.prompt`). Does not know offsets, the scheduler or the model. Runs on the event loop, some
-tens of microseconds a record.
+Knows the checks that need no tokeniser: headers, size, JSON, shape, reply topic, class, deadline. The rest of the
+body is checked at staging (`workers.prompt`). Does not know offsets, the scheduler or the model. Runs on the event
+loop, some tens of microseconds a record.
 """
 
 import time

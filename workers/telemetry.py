@@ -1,8 +1,8 @@
 """The OpenTelemetry SDK of a worker process: who it says it is, where spans go.
 
 Knows the provider's set-up. Exporters follow the standard `OTEL_*` variables: spans are exported over OTLP where
-`OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, and nowhere else. Does not know which spans
-there are (`workers.tracing`).
+`OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, and nowhere else. Does not know which
+spans there are (`workers.tracing`).
 """
 
 import os

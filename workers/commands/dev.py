@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 async def _serve(config: WorkerConfig, console: Console) -> int:
     with stop_on_signals() as stop:
         model = await asyncio.to_thread(load_with_progress, config, console)
-        async with local_worker(config, model, console) as worker:
+        async with local_worker(config, model, console):
             address = config.kafka.bootstrap_servers
             console.print(f'\nTry it:  headrace send --bootstrap-servers {address} "Why is the sky blue?"\n')
-            await worker.stopped_by(stop)
+            await stop.wait()
     return 0

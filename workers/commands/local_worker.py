@@ -26,15 +26,6 @@ __all__ = ["LocalWorker", "local_worker"]
 class LocalWorker:
     worker: Worker
     provider: TracerProvider
-    running: asyncio.Task[None]
-
-    async def stopped_by(self, stop: asyncio.Event) -> None:
-        """Return when `stop` is set. Raises what ended the worker before."""
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({stopping, self.running}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
 
 
 @asynccontextmanager
@@ -46,7 +37,10 @@ async def local_worker(
     span_processors: Sequence[SpanProcessor] = (),
     partitions: int | None = None,
 ) -> AsyncIterator[LocalWorker]:
-    """A worker that has joined its groups. Leaving the block drains it, and raises what ended it if something did."""
+    """A worker that has joined its groups. Leaving the block drains it.
+
+    A worker that breaks cancels the block, and the block raises what broke it.
+    """
     kafka = connection(config.kafka, config.kafka.client_id)
     catalogue = Catalogue(
         prefix=config.kafka.topic_prefix,
@@ -59,15 +53,22 @@ async def local_worker(
     provider = tracer_provider(*span_processors)
     worker = Worker(config, model, kafka, provider.get_tracer("headrace"), on_progress=console.print)
     stop = asyncio.Event()
+    block = asyncio.current_task()
+    assert block is not None
+
+    def on_end(_running: asyncio.Task[None]) -> None:
+        if not stop.is_set():
+            block.cancel()
+
     running = asyncio.create_task(worker.run(stop))
-    ready = asyncio.create_task(worker.ready.wait())
+    running.add_done_callback(on_end)
     try:
-        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-        yield LocalWorker(worker, provider, running)
+        await worker.ready.wait()
+        yield LocalWorker(worker, provider)
+    except asyncio.CancelledError:
+        if stop.is_set() or not running.done() or block.uncancel() > 0:
+            raise  # cancelled by somebody else
     finally:
-        ready.cancel()
         stop.set()
         try:
             await running

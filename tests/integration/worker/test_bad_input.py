@@ -1,6 +1,5 @@
 """Every kind of bad input, against the real broker: answered or dead-lettered, and the worker goes on."""
 
-import asyncio
 import re
 from typing import Any
 
@@ -59,8 +58,13 @@ async def _produce(bootstrap_servers: str, topic: str, cases: tuple[BadInput, ..
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, max_request_size=2 * 2**20)
     await producer.start()
     try:
-        await asyncio.gather(
-            *[await producer.send(topic, value=case.value, key=case.key, headers=list(case.headers)) for case in cases]
-        )
+        for case in cases:
+            if case.key is None and case.value is None:
+                # `send` refuses what other clients may well send.
+                batch = producer.create_batch()
+                batch.append(key=None, value=None, timestamp=None, headers=list(case.headers))
+                await (await producer.send_batch(batch, topic, partition=0))
+            else:
+                await producer.send_and_wait(topic, value=case.value, key=case.key, headers=list(case.headers))
     finally:
         await producer.stop()
