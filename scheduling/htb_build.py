@@ -3,42 +3,49 @@
 Knows configuration and nodes. Does not know rows or charges.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from scheduling.discipline import Discipline
 from scheduling.htb_node import ROOT_LEVEL, ClassNode, GroupNode
 from scheduling.priority import PriorityClass
+from scheduling.tenants import Tenants
 from scheduling.token_bucket import TokenBucket
 from scheduling.tree import ClassConfig, TreeConfig, rates
 
-__all__ = ["build_tree", "set_lending", "set_rates"]
+__all__ = ["MakeLeaf", "build_tree", "nodes_of", "set_lending", "set_rates"]
 
+MakeLeaf = Callable[[ClassConfig], Discipline[Any]]
+"""What is queued in a priority class: `Tenants`, or any other discipline."""
 _LENDING_S = 1.0
 """Seconds of what is lent that a parent may save up for later borrowers."""
 
 
-def build_tree(config: TreeConfig, now: float) -> GroupNode:
+def build_tree(config: TreeConfig, make_leaf: MakeLeaf, now: float) -> GroupNode:
     """The root; buckets are filled to `initial_fill`."""
-    root = GroupNode("root", None, ROOT_LEVEL, 1.0, (1 << len(PriorityClass)) - 1)
-    _add_children(root, config.classes, config, now)
+    root = GroupNode("root", None, ROOT_LEVEL, (1 << len(PriorityClass)) - 1)
+    _add_children(root, config.classes, config, make_leaf)
     for child in root.children:
         for prio in child.feeds:
             root.give_turns(prio, 1)
     set_rates(root, config, config.capacity_units_s, now)
-    for node in _walk(root):
+    for node in nodes_of(root):
         for bucket in (*node.buckets(), node.strict if isinstance(node, ClassNode) else None):
             if bucket is not None:
                 bucket.zero = now - bucket.depth * config.initial_fill
     return root
 
 
-def _add_children(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: TreeConfig, now: float) -> None:
+def _add_children(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: TreeConfig, make_leaf: MakeLeaf) -> None:
     for config in configs:
         quantum = config.quantum if config.quantum is not None else max(1, round(tree.quantum * config.weight))
         node: GroupNode
         if config.priority is not None:
-            node = ClassNode(config, config.priority, parent, parent.level - 1, quantum, now)
+            node = ClassNode(config, config.priority, parent, quantum, make_leaf(config))
         else:
             mask = sum(1 << below.priority for below in config.walk() if below.priority is not None)
-            node = GroupNode(config.name, parent, parent.level - 1, config.weight, mask)
-            _add_children(node, config.children, tree, now)
+            node = GroupNode(config.name, parent, parent.level - 1, mask)
+            _add_children(node, config.children, tree, make_leaf)
             for child in node.children:
                 for prio in child.feeds:
                     node.give_turns(prio, quantum)
@@ -47,7 +54,7 @@ def _add_children(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: Tre
 
 
 def set_rates(root: GroupNode, config: TreeConfig, capacity_units_s: float, now: float) -> None:
-    """Resolve all rates on the machine's measured capacity. Levels and debts stay."""
+    """Resolve all rates on the machine's measured capacity. What is saved or owed stays."""
     root.rate = capacity_units_s
     _set_child_rates(root, config.classes, config, now)
 
@@ -61,7 +68,8 @@ def _set_child_rates(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: 
         _set_child_rates(node, config.children, tree, now)
     if any(config.lendable < 1 for config in configs):
         parent.unassigned = parent.rate - scale * sum(resolved)
-        parent.lending = parent.lending or TokenBucket(0.0, 0.0, 0.0, now)
+        if parent.lending is None:
+            parent.lending = TokenBucket(0.0, 0.0, 0.0, now)
         set_lending(parent, tree.largest_item, now)
 
 
@@ -84,9 +92,10 @@ def _set_rates(
         node.ceil = _configured(node.ceil, ceil, max(ceil * config.burst_s, floor), now)
     if config.borrow_limit is not None:
         limit = config.borrow_limit
-        node.allowance = _configured(node.allowance, rate * limit, max(burst * limit, floor), now)
+        node.allowance = _configured(node.allowance, rate * limit, burst * limit, now)
     if isinstance(node, ClassNode):
-        node.clock.set_rate(rate, now)
+        if isinstance(node.leaf, Tenants):
+            node.leaf.set_rate(rate, now)
         if config.strict_limit is not None:
             limit = config.strict_limit.of(parent_rate)
             node.strict = _configured(node.strict, limit, max(limit * config.strict_burst_s, floor), now)
@@ -99,8 +108,8 @@ def _configured(bucket: TokenBucket | None, rate: float, burst: float, now: floa
     return bucket
 
 
-def _walk(node: GroupNode) -> list[GroupNode]:
-    nodes = [node]
+def nodes_of(node: GroupNode) -> Iterator[GroupNode]:
+    """The node and all below it, parents first."""
+    yield node
     for child in node.children:
-        nodes.extend(_walk(child))
-    return nodes
+        yield from nodes_of(child)

@@ -3,7 +3,7 @@
 Knows every policy's constructor. Does not know what they do.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from scheduling.accounting import AccountedQdisc
@@ -11,12 +11,13 @@ from scheduling.cost import CostModel
 from scheduling.discipline import Discipline
 from scheduling.fifo import Fifo
 from scheduling.htb import Htb
-from scheduling.htb_node import ClassNode
+from scheduling.htb_build import MakeLeaf
 from scheduling.index import Index
 from scheduling.row_list import RowLinks
 from scheduling.sfq import FlowRows, Sfq
 from scheduling.strict import Strict
-from scheduling.tree import FlowOrder, LeafConfig, TreeConfig
+from scheduling.tenants import Tenants
+from scheduling.tree import ClassConfig, FlowOrder, LeafConfig, TreeConfig
 
 __all__ = ["LEAF_POLICIES", "POLICIES", "PolicyError", "make_qdisc"]
 
@@ -40,7 +41,7 @@ def make_qdisc(
     assert cost is None or cost == index.cost, f"the index's rows are priced by {index.cost}, not by {cost}"
     discipline: Discipline[Any]
     if name == "htb":
-        discipline = Htb(index, tree, _leaf_factory(index, tree), now)
+        discipline = Htb(index, tree, _leaf_factory(index, tree, now), now)
     elif name == "fifo":
         discipline = Fifo(index)
     elif name == "strict":
@@ -50,8 +51,8 @@ def make_qdisc(
     return AccountedQdisc(index, discipline)
 
 
-def _leaf_factory(index: Index, tree: TreeConfig) -> Callable[[ClassNode], Discipline[Any]]:
-    """Makes tenants' queues. Rows of all leaves share their links: a row is in one queue only."""
+def _leaf_factory(index: Index, tree: TreeConfig, now: float) -> MakeLeaf:
+    """Makes classes' tenants and their queues. Rows of all leaves share their links: a row is in one queue only."""
     for config in tree.walk():
         policy = config.tenants.leaf.policy
         if policy not in LEAF_POLICIES:
@@ -61,10 +62,19 @@ def _leaf_factory(index: Index, tree: TreeConfig) -> Callable[[ClassNode], Disci
     flow_rows = {order: FlowRows(index, order) for order in FlowOrder}
     links = RowLinks()
 
-    def make_leaf(node: ClassNode) -> Discipline[Any]:
-        leaf: LeafConfig = node.config.tenants.leaf
+    def make_queue(leaf: LeafConfig) -> Discipline[Any]:
         if leaf.policy == "sfq":
             return Sfq(index, leaf, flow_rows[leaf.order])
         return Fifo(index, links)
+
+    def make_leaf(config: ClassConfig) -> Tenants:
+        return Tenants(
+            index,
+            config.tenants,
+            partial(make_queue, config.tenants.leaf),
+            burst=tree.largest_item,
+            initial_fill=tree.initial_fill,
+            now=now,
+        )
 
     return make_leaf

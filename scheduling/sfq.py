@@ -39,13 +39,13 @@ _MAX_RESTING = 65_536
 """Empty flows remembered for their debt, at most; the oldest is forgiven."""
 
 
-class Flow(Turn):
-    """One flow's queue and standing; it is the `Grant` of its requests."""
+class Flow:
+    """One flow's queue; it is the `Grant` of its requests."""
 
-    __slots__ = ("count", "emptied_at", "head", "heap", "in_flight", "number", "resting", "tail")
+    __slots__ = ("count", "emptied_at", "head", "heap", "in_flight", "number", "resting", "tail", "turn")
 
     def __init__(self, number: int, quantum: int) -> None:
-        super().__init__(quantum)
+        self.turn: Turn[Flow] = Turn(self, quantum)
         self.number = number
         """In the index."""
         self.head = NO_ROW
@@ -117,47 +117,48 @@ class Sfq:
             self._wake(flow, now)
 
     def pick(self, now: float, blocked: int) -> int | None:
-        flow = self._rotation.front()
-        return None if flow is None else flow.head
+        turn = self._rotation.front()
+        return None if turn is None else turn.owner.head
 
     def pop(self, now: float, blocked: int) -> tuple[int, int, Flow] | None:
         rotation = self._rotation
-        flow = rotation.front()
-        if flow is None:
+        turn = rotation.front()
+        if turn is None:
             return None
+        flow = turn.owner
         row = flow.head
         cost = self._prompt_cost[row] + self._output_cost[row]
         self._rows.pop(flow)
         flow.in_flight += 1
         if flow.count:
-            rotation.serve(flow, cost)
+            rotation.serve(turn, cost)
         else:
-            rotation.serve_last(flow, cost)
+            rotation.serve_last(turn, cost)
             flow.emptied_at = now
         return row, cost, flow
 
     def take(self, row: int, cost: int, now: float) -> Flow:
         flow = self._flows[self._flow_of[row]]
-        self._rotation.adjust(flow, cost)
+        self._rotation.adjust(flow.turn, cost)
         self._rows.remove(flow, row)
         flow.in_flight += 1
         if not flow.count:
-            self._rotation.leave(flow)
+            self._rotation.leave(flow.turn)
             flow.emptied_at = now
         return flow
 
     def correct(self, grant: Flow, cost: int, now: float) -> None:
-        self._rotation.adjust(grant, cost)
+        self._rotation.adjust(grant.turn, cost)
 
     def end(self, grant: Flow, cost: int, now: float) -> None:
         if cost:
-            self._rotation.adjust(grant, cost)
+            self._rotation.adjust(grant.turn, cost)
         grant.in_flight -= 1
         if not grant.count and not grant.in_flight:
             self._rest(grant, now)
 
     def restore(self, row: int, grant: Flow, cost: int, now: float) -> None:
-        self._rotation.adjust(grant, -cost)
+        self._rotation.adjust(grant.turn, -cost)
         grant.in_flight -= 1
         self._rows.restore(grant, row)
         if grant.count == 1:
@@ -167,7 +168,7 @@ class Sfq:
         flow = self._flows[self._flow_of[row]]
         self._rows.remove(flow, row)
         if not flow.count:
-            self._rotation.leave(flow)
+            self._rotation.leave(flow.turn)
             flow.emptied_at = now
             if not flow.in_flight:
                 self._rest(flow, now)
@@ -192,7 +193,7 @@ class Sfq:
         self._rotation.check_integrity()
         for number, flow in self._flows.items():
             assert flow.number == number
-            assert flow.active == (flow.count > 0), f"flow {number} has {flow.count} rows, {flow.active=}"
+            assert flow.turn.active is (flow.count > 0), f"flow {number} has {flow.count} rows, {flow.turn.active=}"
             assert flow.count or flow.in_flight or flow.resting, f"flow {number} would never be forgotten"
             self._rows.check_integrity(flow)
             for row in self._rows.rows(flow):
@@ -215,9 +216,9 @@ class Sfq:
     def _wake(self, flow: Flow, now: float) -> None:
         """A flow has its first row (again)."""
         half_lives = (now - flow.emptied_at) / self._config.debt_half_life_s
-        if half_lives > _DECAYS_FROM and not self._rotation.passed(flow):
-            self._rotation.forgive(flow, 0.5**half_lives)
-        self._rotation.join(flow)
+        if half_lives > _DECAYS_FROM and not self._rotation.passed(flow.turn):
+            self._rotation.forgive(flow.turn, 0.5**half_lives)
+        self._rotation.join(flow.turn)
 
     def _rest(self, flow: Flow, now: float) -> None:
         """A flow has nothing queued and nothing in flight. Forgets two that owe nothing: their number stays bounded."""
@@ -233,7 +234,7 @@ class Sfq:
                 oldest.resting = False
                 continue
             age = (now - oldest.emptied_at) / self._config.debt_half_life_s
-            owes = not self._rotation.passed(oldest) and age < _FORGOTTEN_AFTER
+            owes = not self._rotation.passed(oldest.turn) and age < _FORGOTTEN_AFTER
             if owes and len(resting) < _MAX_RESTING:
                 resting.append(oldest)
             else:

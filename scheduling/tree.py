@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_LEVELS = 8
-"""Levels of a tree, root and tenants included; the kernel's TC_HTB_MAXDEPTH."""
+"""Levels of a tree from the root to a priority class; the kernel's TC_HTB_MAXDEPTH."""
 _SLACK = 1e-9
 """Rounding of sums of shares."""
 
@@ -136,7 +136,7 @@ class TenantsConfig:
     quantum: int = 1024
     """Cost units a tenant of weight 1 may run ahead in its turn."""
     burst: int | None = None
-    """Cost units a tenant may save up; None: the tree's `largest_item`."""
+    """Cost units that the tenant of least weight may save up; None: the tree's `largest_item`. Others by weight."""
     borrow_limit: float | None = None
     """Hard: what a tenant may run on others' rate, as a multiple of its own. None: no limit."""
     leaf: LeafConfig = LeafConfig()
@@ -312,6 +312,6 @@ def _check_load(name: str, children: tuple[ClassConfig, ...], units_s: float) ->
 
 def _check_depth(children: tuple[ClassConfig, ...], level: int) -> None:
     for child in children:
-        if level + 1 > MAX_LEVELS:
-            raise TreeError(f"class {child.name} and its tenants are below level {MAX_LEVELS}: flatten the tree")
+        if level > MAX_LEVELS:
+            raise TreeError(f"class {child.name} is on level {level} of at most {MAX_LEVELS}: flatten the tree")
         _check_depth(child.children, level + 1)
