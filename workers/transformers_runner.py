@@ -251,7 +251,9 @@ def _refuse_batch_dependent_positions(model: PreTrainedModel, limits: ModelLimit
     In a packed step one long sequence would change the others' tokens.
     """
     config = model.config.get_text_config(decoder=True)
-    stated = getattr(config, "rope_parameters", None) or {}
+    stated = getattr(config, "rope_parameters", None)
+    if not stated:
+        return
     for rope in [stated, *(part for part in stated.values() if isinstance(part, dict))]:
         kind = rope.get("rope_type")
         first_length = rope.get("original_max_position_embeddings", config.max_position_embeddings)

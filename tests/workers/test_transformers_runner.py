@@ -1,0 +1,256 @@
+import copy
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GptOssConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from kvcache.sizing import PoolSizeError
+from workers.devices import Placement
+from workers.errors import NotFiniteLogits, UnsupportedModel
+from workers.runner import ModelLimits, SequenceInput
+from workers.sampling import GREEDY, SamplingParams
+from workers.transformers_runner import TransformersRunner
+
+VOCABULARY = 97
+CONTEXT = 128
+CPU = Placement(torch.device("cpu"), torch.float32, threads=1)
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny(config: PreTrainedConfig) -> Any:
+    """A randomly initialised model with its own attention, with weights large enough that attention matters."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6)
+    return model
+
+
+def runner_of(model: Any, *, kv_bytes: int | None = 2**22, context: int = CONTEXT) -> TransformersRunner:
+    limits = ModelLimits(context, VOCABULARY, frozenset({2}))
+    return TransformersRunner(copy.deepcopy(model), limits, CPU, kv_bytes=kv_bytes)
+
+
+def llama() -> Any:
+    return tiny(LlamaConfig(**SMALL))
+
+
+FAMILIES = {
+    "llama": LlamaConfig(**SMALL),
+    "llama, tied": LlamaConfig(**SMALL, tie_word_embeddings=True, head_dim=16),
+    "llama3 rope": LlamaConfig(
+        **SMALL,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 500.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "qwen2": Qwen2Config(**SMALL),
+    "qwen3": Qwen3Config(**SMALL, head_dim=8),
+    "mistral, sliding window": MistralConfig(**SMALL, sliding_window=9),
+    "gemma3, every other layer sliding": Gemma3TextConfig(
+        **SMALL,
+        head_dim=8,
+        sliding_window=7,
+        query_pre_attn_scalar=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "gpt2, learned positions": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT),
+}
+
+
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+def test_logits_equal_the_models_own_in_any_mix(config: PreTrainedConfig) -> None:
+    model = tiny(config)
+    runner = runner_of(model)
+    draw = random.Random(1)
+    texts = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (1, 2, 15, 16, 17, 40, 70, 33)]
+    with torch.inference_mode():
+        want = [model(torch.tensor([text]), use_cache=False).logits[0] for text in texts]
+    free = [*range(runner.num_blocks)]
+    draw.shuffle(free)
+    tables = [[free.pop() for _ in range(-(-len(text) // runner.block_size))] for text in texts]
+    done = [0] * len(texts)
+    while unfinished := [s for s, text in enumerate(texts) if done[s] < len(text)]:
+        members = draw.sample(unfinished, draw.randint(1, len(unfinished)))
+        step = []
+        for s in members:
+            left = len(texts[s]) - done[s]
+            tokens = 1 if draw.random() < 0.4 else draw.randint(1, left)
+            sampling = GREEDY if draw.random() < 0.7 else None
+            step.append(SequenceInput(texts[s][done[s] : done[s] + tokens], done[s], tables[s], sampling))
+            done[s] += tokens
+        got = runner.logits(step)
+        expected = [want[s][done[s] - 1] for s, part in zip(members, step, strict=True) if part.sampling]
+        assert got.shape == (len(expected), VOCABULARY)
+        for row, logits in zip(got, expected, strict=True):
+            scale = float(logits.abs().max())
+            torch.testing.assert_close(row / scale, logits / scale, atol=1e-4, rtol=0)
+
+
+def complete(runner: TransformersRunner, prompts: list[list[int]], sampling: SamplingParams) -> list[list[int]]:
+    """All prompts in one step, then eight tokens each, all together."""
+    blocks = iter(range(runner.num_blocks))
+    tables = [[next(blocks) for _ in range(-(-(len(prompt) + 8) // runner.block_size))] for prompt in prompts]
+    texts = [[*prompt] for prompt in prompts]
+    done = [0] * len(prompts)
+    for position in range(8):
+        step = [
+            SequenceInput(text[start:], start, table, sampling, position)
+            for text, start, table in zip(texts, done, tables, strict=True)
+        ]
+        done = [len(text) for text in texts]
+        for text, token in zip(texts, runner.step(step), strict=True):
+            assert token is not None
+            text.append(token)
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def test_greedy_tokens_equal_generate() -> None:
+    model = llama()
+    prompts = [[5, 6, 7, 8], [9], [11, 12, 13]]
+    got = complete(runner_of(model), prompts, GREEDY)
+    for prompt, tokens in zip(prompts, got, strict=True):
+        want = model.generate(
+            torch.tensor([prompt]), max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0
+        )
+        assert tokens == want[0, len(prompt) :].tolist()
+
+
+def test_sampled_tokens_are_the_same_alone_and_in_a_batch() -> None:
+    runner = runner_of(llama())
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, seed=7)
+    prompts = [[5, 6, 7, 8], [9], [11, 12, 13]]
+    together = complete(runner, prompts, sampling)
+    assert together == [complete(runner, [prompt], sampling)[0] for prompt in prompts]
+    assert len({tuple(tokens) for tokens in together}) == 3
+
+
+def test_a_step_answers_none_for_what_does_not_sample() -> None:
+    runner = runner_of(llama())
+    step = [
+        SequenceInput([1, 2, 3], 0, [0], None),
+        SequenceInput([4], 0, [1], GREEDY),
+        SequenceInput([5], 0, [2], None),
+    ]
+    tokens = runner.step(step)
+    assert [token is None for token in tokens] == [True, False, True]
+    assert runner.step([SequenceInput([1, 2, 3], 0, [0], None)]) == [None]
+    assert runner.step([]) == []
+
+
+def test_statistics_count_steps_tokens_and_samples() -> None:
+    runner = runner_of(llama())
+    runner.step([SequenceInput([1, 2, 3], 0, [0], None), SequenceInput([4], 0, [1], GREEDY)])
+    runner.step([SequenceInput([4], 3, [0], GREEDY)])
+    statistics = runner.statistics()
+    assert (statistics.steps, statistics.tokens, statistics.sampled) == (2, 5, 2)
+
+
+def test_logits_that_are_not_numbers_name_their_sequences_and_spare_the_others() -> None:
+    model = llama()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[50] = float("nan")
+    runner = runner_of(model)
+    good = SequenceInput([1, 2, 3], 0, [2], GREEDY)
+    step = [SequenceInput([4, 5], 0, [0], None), SequenceInput([6, 50], 0, [1], GREEDY), good]
+    with pytest.raises(NotFiniteLogits) as caught:
+        runner.step(step)
+    assert caught.value.sequences == (1,)
+    again = runner.step([step[0], good])[1]
+    assert again == runner.step([good])[0]
+    # The faulty sequence's block goes to a shorter one: what is left behind its end must not reach it.
+    assert runner.step([SequenceInput([1], 0, [1], GREEDY)]) == runner.step([SequenceInput([1], 0, [3], GREEDY)])
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (Gemma2Config(**SMALL, head_dim=8), "softcap"),
+        (GptOssConfig(**SMALL, head_dim=8, num_local_experts=2, num_experts_per_tok=1), "attention sinks"),
+        (BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4), "attention interface"),
+        (MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2), "attention"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.model_type,
+)
+def test_a_model_that_asks_for_more_is_refused_in_one_line(config: PreTrainedConfig, says: str) -> None:
+    with pytest.raises(UnsupportedModel, match=says) as caught:
+        runner_of(tiny(config))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_computes_something_else_with_its_own_attention_is_refused() -> None:
+    model = llama()
+    own = model.model.layers[1].self_attn
+    forward = own.forward
+
+    def louder(*arguments: Any, **keywords: Any) -> Any:
+        factor = 1.0 if own.config._attn_implementation.startswith("headrace") else 1.5
+        attended, weights = forward(*arguments, **keywords)
+        return attended * factor, weights
+
+    own.forward = louder
+    with pytest.raises(UnsupportedModel, match="other logits on paged attention"):
+        TransformersRunner(model, ModelLimits(CONTEXT, VOCABULARY, frozenset()), CPU, kv_bytes=2**22)
+
+
+def test_positions_that_depend_on_the_batch_are_refused_beyond_their_first_length() -> None:
+    config = LlamaConfig(
+        **SMALL,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 500.0,
+            "short_factor": [1.0] * 4,
+            "long_factor": [2.0] * 4,
+            "original_max_position_embeddings": 64,
+            "factor": 2.0,
+        },
+    )
+    with pytest.raises(UnsupportedModel, match=r"model\.max_context_tokens to 64 or less"):
+        runner_of(tiny(config))
+    assert runner_of(tiny(config), context=64).limits.context_tokens == 64
+
+
+def test_a_pool_that_cannot_hold_the_longest_request_is_refused() -> None:
+    with pytest.raises(PoolSizeError, match="at least"):
+        runner_of(llama(), kv_bytes=10_000)
+    bytes_a_token = 2 * 3 * 2 * 8 * 4
+    assert runner_of(llama(), kv_bytes=CONTEXT * bytes_a_token).num_blocks == CONTEXT // 16
