@@ -28,11 +28,13 @@ from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.staging import StageJob
 
-__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "engine_inbox", "strict_classes"]
+__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "engine_inbox", "step_cap_s", "strict_classes"]
 
 _PRIOR_OUTPUT_TOKENS = 256
 """Prior of the length prediction for a request that names no limit: about the mean answer of public chat traces."""
 
+_STEP_CAP_S = 1.0
+_STEP_CAP_DECODES = 4.0
 _OTHER_MESSAGES = 16_384
 """Room in the mailbox for what is not an arrival: staging results, and a revocation for each partition."""
 
@@ -72,12 +74,21 @@ def strict_classes(tree: TreeConfig) -> frozenset[PriorityClass]:
     )
 
 
-def batch_limits(engine: EngineConfig, scheduling: SchedulingConfig, context_tokens: int) -> BatchLimits:
+def step_cap_s(engine: EngineConfig, rates: LinearStepTime) -> float:
+    """The planned length of a step: as configured, or by what this machine takes to decode a full batch."""
+    if engine.step_max_ms is not None:
+        return engine.step_max_ms / 1000
+    return max(_STEP_CAP_S, _STEP_CAP_DECODES * rates.predict(0, engine.max_sequences, 0))
+
+
+def batch_limits(
+    engine: EngineConfig, scheduling: SchedulingConfig, rates: LinearStepTime, context_tokens: int
+) -> BatchLimits:
     return BatchLimits(
         context_tokens=context_tokens,
         max_sequences=engine.max_sequences,
         step_tokens=engine.step_tokens,
-        step_max_s=engine.step_max_ms / 1000,
+        step_max_s=step_cap_s(engine, rates),
         staged_rows=scheduling.staged_rows or 2 * engine.max_sequences,
     )
 
@@ -95,15 +106,18 @@ def assemble(
     stage: Callable[[StageJob], None],
     new_detokenizer: Callable[[], Detokenizer],
     clock: Callable[[], float],
+    cpu_clock: Callable[[], float],
 ) -> Assembly:
     """`rates`: what a step takes, as measured at start. `context_tokens`: the longest request, prompt and output.
+
+    `clock` and `cpu_clock`: seconds, of the wall and of the engine's thread.
 
     Raises `PolicyError`, `TreeError`, `LimitsError` for settings that contradict each other.
     """
     cost = CostModel()
     lengths = QuantilePredictor()
     tree = class_tree(scheduling, rates, cost, engine.max_sequences)
-    limits = batch_limits(engine, scheduling, context_tokens)
+    limits = batch_limits(engine, scheduling, rates, context_tokens)
     # A record that was read before its class paused still gets its row.
     index = Index(capacity=2 * max_rows)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock())
@@ -131,5 +145,6 @@ def assemble(
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,
+        cpu_clock=cpu_clock,
     )
     return Assembly(built, scheduler, qdisc, index, kv)

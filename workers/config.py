@@ -114,8 +114,9 @@ class EngineConfig(_Section):
     """Requests that run at the same time."""
     step_tokens: int = Field(512, ge=1)
     """Tokens a step may compute, prompts and decodes together; at least max_sequences."""
-    step_max_ms: float = Field(1_000.0, gt=0)
-    """A step is planned to be no longer than this; it bounds what an arriving urgent request waits."""
+    step_max_ms: float | None = Field(None, gt=0)
+    """A step is planned to be no longer than this; it bounds what an arriving urgent request waits. Absent: one
+    second, or four times what a full batch takes to decode where that is longer, so that prompts get on."""
     kv_bytes: int | None = Field(None, ge=1)
     """Memory of the KV cache; a share of what is free where absent."""
 

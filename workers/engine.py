@@ -1,7 +1,7 @@
 """The engine: drain the inbox → schedule → run → settle, as plain synchronous code.
 
 Knows the requests that wait and run in this worker, their tokens, and when one has ended. Does not know threads, Kafka
-or wall time: `workers.engine_thread` turns the crank, `clock` is whatever the caller measures steps with, so the same
+or wall time: `workers.engine_thread` turns the crank, the clocks are whatever the caller measures with, so the same
 code runs under a simulated runner on virtual time.
 """
 
@@ -54,6 +54,10 @@ class EngineStatistics:
     decode_tokens: int
     step_seconds: float
     """Inside the runner."""
+    python_seconds: float
+    """Around the runner in turns that ran a step: messages, scheduling, settling. Wall time."""
+    python_cpu_seconds: float
+    """The part of it in which this thread had a processor. The rest is waiting: mostly for the interpreter's lock."""
     waiting: int
     running: int
     ended: int
@@ -79,6 +83,7 @@ class Engine:
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
         clock: Callable[[], float],
+        cpu_clock: Callable[[], float],
     ) -> None:
         """`default_max_tokens`: the prior of the length prediction for a body that names no limit."""
         self._scheduler = scheduler
@@ -93,6 +98,7 @@ class Engine:
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._arrivals: dict[int, Arrival] = {}
         """Every row that the worker knows, until it has ended."""
         self._requests: dict[int, EngineRequest] = {}
@@ -100,13 +106,16 @@ class Engine:
         self._draining = False
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
-        self._step_seconds = 0.0
+        self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
+        self._step_cpu_seconds = 0.0
+        """Of this thread inside the runner, in the current turn."""
 
     # --- the crank ------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """One turn. False: there was nothing to run; ask again when a message came or `next_event` is due."""
-        now = self._clock()
+        now, cpu_now = self._clock(), self._cpu_clock()
+        before_s = self._step_seconds
         for message in self._inbox.take_all():
             self._handle(message, now)
         for row in self._scheduler.expire(now):
@@ -122,6 +131,9 @@ class Engine:
         if plan is not None:
             self._run(plan, now)
         self._outbox.flush()
+        if plan is not None:
+            self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
+            self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
         return plan is not None
 
     def _hand_out(self, now: float) -> None:
@@ -147,6 +159,8 @@ class Engine:
             prefill_tokens=self._prefill_tokens,
             decode_tokens=self._decode_tokens,
             step_seconds=self._step_seconds,
+            python_seconds=self._python_seconds,
+            python_cpu_seconds=self._python_cpu_seconds,
             waiting=scheduler.queued + scheduler.claimed,
             running=scheduler.running,
             ended=self._ended,
@@ -222,7 +236,7 @@ class Engine:
             timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
         for row in plan.preempted:
             self._requests[row].timeline.preemptions += 1
-        started = self._clock()
+        started, cpu_started = self._clock(), self._cpu_clock()
         try:
             sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
@@ -233,6 +247,7 @@ class Engine:
                 self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
             return
         done = self._clock()
+        self._step_cpu_seconds = self._cpu_clock() - cpu_started
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
         for chunk, token in zip(plan.chunks, sampled, strict=True):

@@ -15,6 +15,7 @@ from workers.model_source import find_model, load_tokenizer, prepare_model
 from workers.prompt import ChatTokenizer
 from workers.runner import ModelLimits, ModelRunner
 from workers.transformers_runner import TransformersRunner
+from workers.warm_up import measure_step_time
 
 __all__ = ["LoadedModel", "load_model"]
 
@@ -51,7 +52,7 @@ def load_model(
     )
     tokenizer = load_tokenizer(files)
     on_progress("Warming up: measuring what a step takes")
-    rates = LinearStepTime()
+    rates = measure_step_time(runner)
     names = model.served_names or (files.name,)
     pool_tokens = runner.num_blocks * runner.block_size
     return LoadedModel(

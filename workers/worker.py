@@ -27,7 +27,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
 from topics.record_producer import ProducerStoppedError, RecordRefusedError
-from workers.assembly import assemble, engine_inbox
+from workers.assembly import assemble, engine_inbox, step_cap_s
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
@@ -133,7 +133,9 @@ class Worker:
             stage=self._staging.submit,
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
+            cpu_clock=time.thread_time,
         )
+        self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._engine_broke)
         self._deltas = DeltaProducer(kafka)
         self._replies = {priority: ReplyProducer(kafka, priority.label) for priority in self._classes}
@@ -257,7 +259,7 @@ class Worker:
             self._config.health.interval_s,
             last_turn_s=lambda: self._thread.pulse_s,
             # A step is planned within its cap; ten of them is not slow any more but stuck.
-            longest_step_s=lambda: max(10.0, 10 * self._config.engine.step_max_ms / 1000),
+            longest_step_s=lambda: 10.0 + 10 * self._step_cap_s,
         )
 
     def statistics(self) -> WorkerStatistics:

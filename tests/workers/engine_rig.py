@@ -75,6 +75,7 @@ class Rig:
             stage=self._stage,
             new_detokenizer=letter_detokenizer,
             clock=self.clock,
+            cpu_clock=self.clock,
         )
 
     def arrive(

@@ -1,0 +1,168 @@
+"""One run of the engine on a workload of token ids, in this process: the headrace side of `bench engine`.
+
+Knows how to feed the worker's own parts without Kafka. Prints one line of JSON with the figures.
+
+    python -m workers.bench_engine --model SOURCE --workload FILE [--requests N] [--dtype float32]
+"""
+
+import argparse
+import json
+import resource
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from scheduling.priority import PriorityClass
+from topics.record import InboundRecord, RecordId
+from workers.assembly import assemble, engine_inbox
+from workers.config import WorkerConfig, load_config
+from workers.detokenizer import Detokenizer, DetokenizerFactory
+from workers.engine_thread import EngineThread
+from workers.ingress import Ingress, Refusal
+from workers.loaded_model import LoadedModel, load_model
+from workers.outbox import Outbox
+from workers.prompt import PromptBuilder
+from workers.request import Arrival
+from workers.staging import Staging
+
+__all__ = ["run_workload"]
+
+
+@dataclass(slots=True)
+class _Answer:
+    detokenizer: Detokenizer
+    first_s: float | None = None
+    tokens: int = 0
+    characters: int = 0
+
+
+@dataclass(slots=True)
+class _Sink:
+    """Egress without a broker: takes publications as they come, makes the text, notes when."""
+
+    new_detokenizer: DetokenizerFactory
+    waiting: int
+    outbox: Outbox | None = None
+    news: threading.Event = field(default_factory=threading.Event)
+    broken: BaseException | None = None
+    answers: dict[RecordId, _Answer] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Until every request has ended. Raises what broke the engine."""
+        assert self.outbox is not None
+        while self.waiting:
+            self.news.wait()
+            self.news.clear()
+            if self.broken is not None:
+                raise RuntimeError("the engine broke") from self.broken
+            for publication in self.outbox.take_all():
+                now_s = time.monotonic()
+                answer = self.answers.setdefault(publication.arrival.id, _Answer(self.new_detokenizer()))
+                answer.first_s = now_s if answer.first_s is None else answer.first_s
+                answer.tokens += len(publication.token_ids)
+                answer.characters += len(answer.detokenizer.feed(publication.token_ids))
+                if publication.ending is not None:
+                    if publication.ending.error is not None:
+                        raise publication.ending.error
+                    self.outbox.delivered(publication)
+                    self.waiting -= 1
+
+    def on_broken(self, error: BaseException) -> None:
+        self.broken = error
+        self.news.set()
+
+
+def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[str, Any]]) -> dict[str, Any]:
+    """Submit all at once, wait for all, and say how it went."""
+    sink = _Sink(DetokenizerFactory(model.tokenizer.backend_tokenizer), waiting=len(requests))
+    outbox = sink.outbox = Outbox(config.egress.max_pending_bytes, sink.news.set)
+    inbox = engine_inbox(config.ingress.max_rows)
+    builder = PromptBuilder(model.tokenizer, model.limits, model.served_names)
+
+    def prepare(arrival: Arrival) -> Any:
+        return builder.prepare(arrival.record, arrival.headers)
+
+    staging = Staging(prepare, inbox.put)
+    parts = assemble(
+        config.engine,
+        config.scheduling,
+        runner=model.runner,
+        rates=model.rates,
+        max_rows=config.ingress.max_rows,
+        context_tokens=model.limits.context_tokens,
+        outbox=outbox,
+        inbox=inbox,
+        stage=staging.submit,
+        new_detokenizer=sink.new_detokenizer,
+        clock=time.monotonic,
+        cpu_clock=time.thread_time,
+    )
+    thread = EngineThread(parts.engine, inbox, sink.on_broken)
+
+    def refuse(refusal: Refusal) -> None:
+        raise refusal.error
+
+    ingress = Ingress(
+        config.ingress,
+        default_reply_topic="",
+        trust_tenant_header=True,
+        ttft_slo_s={},
+        accept=inbox.put,
+        refuse=refuse,
+    )
+    started_s = time.monotonic()
+    for number, request in enumerate(requests):
+        body = {"prompt": request["prompt_token_ids"], "max_tokens": request["max_tokens"], "temperature": 0}
+        body |= {"ignore_eos": True, "stream": True}
+        record = InboundRecord(RecordId("bench", 0, number), 0, None, orjson.dumps(body), ())
+        ingress.take(PriorityClass.P2, 1, record)
+    staging.start()
+    thread.start()
+    try:
+        sink.run()
+        wall_s = time.monotonic() - started_s
+    finally:
+        thread.stop()
+        staging.stop()
+    first_s = [answer.first_s - started_s for answer in sink.answers.values() if answer.first_s is not None]
+    tokens = sum(answer.tokens for answer in sink.answers.values())
+    statistics = parts.engine.statistics()
+    assert tokens == sum(request["max_tokens"] for request in requests), f"{tokens} tokens were written"
+    return {
+        "output_tokens_s": tokens / wall_s,
+        "ttft_mean_s": float(np.mean(first_s)),
+        "ttft_p95_s": float(np.percentile(first_s, 95)),
+        "wall_s": wall_s,
+        "output_tokens": tokens,
+        "steps": statistics.steps,
+        "runner_share": statistics.step_seconds / wall_s,
+        "gil_wait_share": (statistics.python_seconds - statistics.python_cpu_seconds)
+        / (statistics.step_seconds + statistics.python_seconds),
+        "preemptions": statistics.preemptions,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="one run of the engine on a workload of token ids")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--workload", type=Path, required=True)
+    parser.add_argument("--requests", type=int)
+    parser.add_argument("--dtype", default="auto")
+    arguments = parser.parse_args()
+    requests = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
+    config = load_config({"model": {"source": arguments.model}, "engine": {"dtype": arguments.dtype}})
+    model = load_model(config.model, config.engine)
+    figures = run_workload(config, model, requests)
+    peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
+    json.dump(figures | {"peak_rss_mb": peak_rss_mb}, sys.stdout)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Measure, side by side with something to compare with, and write JSON.
+
+  headrace bench engine      output tokens/s, TTFT and memory, beside transformers' static generate
+  headrace bench delivery    request → first delta through Kafka, beside a raw aiokafka echo on the same broker
+
+Each has its own --help. docs/benchmarks.md says how to repeat the published figures.
+"""
+
+import argparse
+import importlib
+
+__all__ = ["add_arguments", "run"]
+
+_BENCHMARKS = ("engine", "delivery")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="engine|delivery")
+    for name in _BENCHMARKS:
+        module = importlib.import_module(f"workers.commands.bench_{name}")
+        sub = benchmarks.add_parser(
+            name, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(sub)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    code = importlib.import_module(f"workers.commands.bench_{arguments.benchmark}").run(arguments)
+    assert isinstance(code, int)
+    return code
