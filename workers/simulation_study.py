@@ -97,7 +97,8 @@ def slo_of(tree: TreeConfig, priority: PriorityClass) -> Slo:
 
 
 def strict_classes(policy: str, tree: TreeConfig) -> frozenset[PriorityClass]:
-    """Whose tokens go first in a step: what the policy itself calls strict."""
+    """Whose tokens go first in a step: what the policy itself calls strict. (A first-in-first-out engine in which P0's
+    prompts overtake would be no baseline.)"""
     if policy == "htb":
         return frozenset(
             config.priority for config in tree.walk() if config.strict_limit is not None and config.priority is not None

@@ -34,10 +34,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from scheduling.cost import CostModel
-from scheduling.default_tree import default_tree
-from scheduling.limits import BatchLimits, LimitsError
+from scheduling.limits import LimitsError
 from scheduling.policies import POLICIES
-from scheduling.tree import TreeConfig, TreeError
+from scheduling.tree import TreeError
+from workers.assembly import batch_limits, class_tree
 from workers.cli import UsageError
 from workers.config import ConfigError, WorkerConfig, load_config
 from workers.run_report import ReportRun, comparison, html_report
@@ -117,7 +117,9 @@ def run(arguments: argparse.Namespace) -> int:
         config = load_config()
         sources = [(source, _read(source)) for source in map(parse_source, arguments.traces)]
         requests = mix(sources, arguments.seed)
-        study = Study(requests, _engine(arguments, config, requests), _tree(config), arguments.out, plots)
+        engine = _engine(arguments, config, requests)
+        tree = class_tree(config.scheduling, engine.first_guess, engine.cost, config.engine.max_sequences)
+        study = Study(requests, engine, tree, arguments.out, plots)
     except (ConfigError, TraceError, SourceError, StepModelError, LimitsError, TreeError) as error:
         raise UsageError(str(error)) from error
     policies = list(dict.fromkeys(arguments.policy or [config.scheduling.policy]))
@@ -158,31 +160,17 @@ def _engine(arguments: argparse.Namespace, config: WorkerConfig, requests: Seque
     longest = max(request.prompt_tokens + max(request.output_tokens, arguments.max_tokens) for request in requests)
     engine = config.engine
     model = parse_step_model(arguments.step_time)
+    guess = linear_guess(model)
     return EngineModel(
         step_time=model,
-        first_guess=linear_guess(model),
-        limits=BatchLimits(
-            context_tokens=min(longest, num_blocks * arguments.block_size),
-            max_sequences=engine.max_sequences,
-            step_tokens=engine.step_tokens,
-            step_max_s=engine.step_max_ms / 1000,
-            staged_rows=config.scheduling.staged_rows or 2 * engine.max_sequences,
-        ),
+        first_guess=guess,
+        limits=batch_limits(engine, config.scheduling, guess, min(longest, num_blocks * arguments.block_size)),
         num_blocks=num_blocks,
         block_size=arguments.block_size,
         cost=CostModel(),
         max_tokens=arguments.max_tokens,
         known_lengths=arguments.lengths == "known",
         staging_s=arguments.staging_ms / 1000,
-    )
-
-
-def _tree(config: WorkerConfig) -> TreeConfig:
-    tree = default_tree()
-    weights = config.scheduling.tenant_weights
-    return replace(
-        tree,
-        classes=tuple(replace(child, tenants=replace(child.tenants, weights=weights)) for child in tree.classes),
     )
 
 
@@ -295,7 +283,7 @@ def _settings(
         "kv_tokens": study.engine.num_blocks * study.engine.block_size,
         "max_sequences": limits.max_sequences,
         "step_tokens": limits.step_tokens,
-        "step_max_ms": limits.step_max_s * 1000,
+        "step_max_ms": round(limits.step_max_s * 1000, 6),
         "context_tokens": limits.context_tokens,
         "lengths": arguments.lengths,
         "max_tokens": arguments.max_tokens,
