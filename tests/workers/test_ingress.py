@@ -1,0 +1,123 @@
+"""Ingress: what it reads off a record, which class it gives, and what it refuses."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from scheduling.priority import PriorityClass
+from topics.record import InboundRecord, RecordId
+from workers.config import IngressConfig
+from workers.ingress import Ingress, Refusal
+from workers.request import Arrival
+
+P0, P1, P2, P3 = PriorityClass
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+class Door:
+    """An ingress, what came through it and what did not."""
+
+    def __init__(self, *, trust: bool = True, **config: Any) -> None:
+        self.arrivals: list[Arrival] = []
+        self.refusals: list[Refusal] = []
+        self.ingress = Ingress(
+            IngressConfig(**config),
+            default_reply_topic="inference.replies",
+            trust_tenant_header=trust,
+            ttft_slo_s={P0: 0.3},
+            accept=self.arrivals.append,
+            refuse=self.refusals.append,
+            monotonic_s=lambda: 100.0,
+            wall_s=lambda: 1_000.0,
+        )
+
+    def take(
+        self, origin: PriorityClass = P1, body: Any = None, timestamp_ms: int = 1_000_000, **headers: str
+    ) -> Arrival | Refusal:
+        pairs = tuple((name.replace("_", "-"), value.encode()) for name, value in headers.items())
+        value = orjson.dumps(BODY if body is None else body)
+        self.ingress.take(origin, 7, InboundRecord(RecordId("t", 0, 5), timestamp_ms, b"key", value, pairs))
+        return self.arrivals[-1] if self.arrivals else self.refusals[-1]
+
+
+def accepted(result: Arrival | Refusal) -> Arrival:
+    assert isinstance(result, Arrival)
+    return result
+
+
+def refused(result: Arrival | Refusal) -> Refusal:
+    assert isinstance(result, Refusal)
+    return result
+
+
+def test_an_arrival_has_what_the_scheduler_needs() -> None:
+    arrival = accepted(Door().take(P0, tenant="acme", flow="session-1", body=BODY | {"max_tokens": 9}))
+    assert (arrival.origin_class, arrival.service_class, arrival.epoch) == (P0, P0, 7)
+    assert (arrival.tenant, arrival.flow, arrival.max_tokens) == ("acme", "session-1", 9)
+    assert (arrival.arrived_s, arrival.ttft_deadline_s, arrival.hard_deadline_s) == (100.0, 100.3, None)
+
+
+def test_without_a_flow_the_key_is_the_flow() -> None:
+    assert accepted(Door().take()).flow == "key"
+
+
+def test_an_untrusted_tenant_header_is_ignored() -> None:
+    assert accepted(Door(trust=False).take(tenant="acme")).tenant == "default"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({"tier": "p3"}, {}, P3),
+        ({}, {"priority": "p2"}, P2),
+        ({}, {"priority": 3}, P3),
+        ({"tier": "p2"}, {"priority": 1}, P2),
+    ],
+)
+def test_a_request_may_lower_its_class(headers: dict[str, str], body: dict[str, Any], expected: PriorityClass) -> None:
+    arrival = accepted(Door().take(P1, BODY | body, **headers))
+    assert (arrival.origin_class, arrival.service_class) == (P1, expected)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "param"), [({"tier": "p0"}, {}, "tier"), ({}, {"priority": 0}, "priority")]
+)
+def test_a_request_may_not_raise_its_class(headers: dict[str, str], body: dict[str, Any], param: str) -> None:
+    refusal = refused(Door().take(P1, BODY | body, **headers))
+    assert (refusal.error.status_code, refusal.error.param, refusal.error.code) == (400, param, "priority_raised")
+    assert "never raise it" in refusal.error.message
+
+
+def test_the_deadline_counts_from_the_records_timestamp() -> None:
+    arrival = accepted(Door().take(timestamp_ms=999_000, sla_ms="1500"))
+    assert arrival.hard_deadline_s == pytest.approx(100.5)
+
+
+def test_a_deadline_that_has_passed_is_refused() -> None:
+    refusal = refused(Door().take(deadline_ms="999999"))
+    assert (refusal.error.status_code, refusal.error.code) == (504, "expired")
+
+
+@pytest.mark.parametrize(
+    ("topic", "allowed"), [("team.answers", True), ("jobs.a", True), ("inference.replies", True), ("x", False)]
+)
+def test_reply_topics_are_on_a_list(topic: str, allowed: bool) -> None:
+    door = Door(allowed_reply_topics=("team.answers", "jobs.*"))
+    value = orjson.dumps(BODY)
+    record = InboundRecord(RecordId("t", 0, 5), 1_000_000, None, value, (("kafka_replyTopic", topic.encode()),))
+    door.ingress.take(P1, 7, record)
+    assert bool(door.arrivals) == allowed
+    if not allowed:
+        assert door.refusals[0].error.status_code == 403
+        assert door.refusals[0].address.topic is None, "the refusal goes to the default topic"
+
+
+def test_refusals_are_counted_by_code() -> None:
+    door = Door()
+    door.take(deadline_ms="1")
+    door.take(deadline_ms="2")
+    door.take(body=[])
+    statistics = door.ingress.statistics()
+    assert statistics.accepted == 0
+    assert statistics.refused == {"expired": 2, "400": 1}
