@@ -5,6 +5,7 @@ Knows how transformers loads a folder and what it then says. Does not know atten
 transformers fills tensors that a folder lacks with random numbers and goes on; here that is an error.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def load_weights(files: ModelFiles, placement: Placement) -> PreTrainedModel:
             attn_implementation="eager",
             local_files_only=True,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # said below, with the names
             output_loading_info=True,
         )
         model.to(placement.device)
@@ -49,12 +51,22 @@ def load_weights(files: ModelFiles, placement: Placement) -> PreTrainedModel:
             f"{files.folder} can't be loaded by transformers ({first_line(error)}): use another model, or a newer "
             "transformers"
         ) from error
-    if missing := sorted(loading["missing_keys"]):
-        raise ModelNotFound(
-            f"{files.folder}: its safetensors lack {len(missing)} tensors of the model (the first: {missing[0]}): "
-            "download them again"
-        )
+    _check_complete(files.folder, loading)
     model.eval()
     model.requires_grad_(False)
     assert isinstance(model, PreTrainedModel)
     return model
+
+
+def _check_complete(folder: Path, loading: dict[str, Any]) -> None:
+    if missing := sorted(loading["missing_keys"]):
+        raise ModelNotFound(
+            f"{folder}: its safetensors lack {len(missing)} tensors of the model (the first: {missing[0]}): download "
+            "them again"
+        )
+    if mismatched := sorted(loading["mismatched_keys"]):
+        name, stored, wanted = mismatched[0]
+        raise ModelNotFound(
+            f"{folder}: {name} has the shape {[*stored]} in the safetensors and {[*wanted]} by config.json: download "
+            "the model again"
+        )

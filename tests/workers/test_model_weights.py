@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from workers.devices import Placement
-from workers.errors import ModelError, ModelNotFound
+from workers.errors import ModelNotFound
 from workers.model_source import ModelFiles, find_model, prepare_model
 from workers.model_weights import load_weights
 from workers.transformers_runner import TransformersRunner
@@ -51,9 +51,8 @@ def test_a_tensor_of_another_shape_is_named(files: ModelFiles) -> None:
     tensors = load_file(file)
     tensors["lm_head.weight"] = torch.zeros(11, 32)
     save_file(tensors, file, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="tiny-llama") as caught:
+    with pytest.raises(ModelNotFound, match=r"tiny-llama: lm_head\.weight has the shape \[11, 32\] .* \[97, 32\]"):
         load_weights(files, CPU)
-    assert "\n" not in str(caught.value)
 
 
 def test_damaged_weights_are_named(files: ModelFiles) -> None:
