@@ -18,6 +18,7 @@ from scheduling.ledger import Cause, Ledger, LedgerStatistics
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import EVERYTHING, ClassStatistics, QdiscStatistics, Room
 from scheduling.state import RequestState
+from scheduling.tree import TreeConfig
 
 __all__ = ["OVERRUN_TOKENS", "AccountedQdisc"]
 
@@ -120,6 +121,16 @@ class AccountedQdisc:
         priority = self._service[row]
         self._queued[priority] -= 1
         self._queued_cost[priority] -= self._cost_queued[row]
+
+    # --- configuration --------------------------------------------------------------------------------------------
+
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """The machine does so many cost units a second (`scheduling.capacity`): shares of it mean that from now on."""
+        self._discipline.set_capacity(units_s, now)
+
+    def reload(self, tree: TreeConfig, now: float) -> None:
+        """Go on under a new class tree. Nothing queued, in flight or owed is lost. Raises `TreeError`."""
+        self._discipline.reload(tree, now)
 
     # --- looking --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 from scheduling.priority import PriorityClass
+from scheduling.tree import TreeConfig
 
 __all__ = ["Discipline", "Grant"]
 
@@ -57,12 +58,27 @@ class Discipline(Protocol[Grant]):
         """Queued rows in the likely order of their going, lazily. A guess; must not be used across a change."""
         ...
 
+    def rows(self) -> Iterator[int]:
+        """All queued rows, in no particular order."""
+        ...
+
     def next_event(self, now: float) -> float | None:
         """When a row that hard limits block now may become eligible; None if time alone changes nothing."""
         ...
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Cost that a class ran on others' rates, corrections included."""
+        ...
+
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """The machine does so many cost units a second; it matters where rates are shares of that."""
+        ...
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """Go on under a new class tree, with all that is queued, in flight and owed; it matters where there is one.
+
+        Raises `TreeError` if the new tree has no place for what is queued.
+        """
         ...
 
     def close(self) -> None:

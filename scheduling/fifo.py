@@ -17,6 +17,7 @@ from itertools import islice
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.row_list import RowLinks, RowList
+from scheduling.tree import TreeConfig
 
 __all__ = ["Fifo"]
 
@@ -69,11 +70,20 @@ class Fifo:
         near = islice(self._links.rows(self._queue), _LOOK_ROWS)
         return (row for row in near if not skip >> service[row] & 1)
 
+    def rows(self) -> Iterator[int]:
+        return self._links.rows(self._queue)
+
     def next_event(self, now: float) -> float | None:
         return None
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """No rate is a share of anything."""
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """There is no tree."""
 
     def close(self) -> None:
         """Nothing is remembered."""

@@ -42,21 +42,26 @@ Drawbacks: a dozen parameters; it shapes by predicted cost, so shares are right 
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
+from scheduling.ages import Ages
 from scheduling.htb_buckets import Buckets, hard_event
-from scheduling.htb_build import MakeLeaf, build_tree, nodes_of, set_lending, set_rates
+from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, set_lending, set_rates
 from scheduling.htb_links import PRIOS, Links
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
+from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn
+from scheduling.tenants import Tenants
+from scheduling.token_bucket import TokenBucket
 from scheduling.tree import TreeConfig
 
 __all__ = ["Htb", "HtbGrant"]
 
-HtbGrant = tuple[ClassNode, int, bool, Any]
-"""Class, level of the lender, dispatched as strict, the leaf's own grant."""
+HtbGrant = tuple[ClassNode, int, TokenBucket | None, Any]
+"""Class, level of the lender, the bucket that let it go out of turn (strict limit, promotion), the leaf's own grant."""
 
 
 class Htb:
@@ -66,21 +71,38 @@ class Htb:
         """`now`: the start, on the clock of all later calls."""
         self._index = index
         self._config = config
+        self._make_leaf = make_leaf
         self._service = index.service
+        self._ages = Ages(index)
+        self._promotion = TokenBucket(0.0, 0.0, 0.0, now)
+        """What overdue rows may still take out of turn."""
+        self._adopt(build_tree(config, make_leaf, now), now)
+        fill_buckets(self._root, config.initial_fill, now)
+        # What `_find` and `_search` found, beside the class.
+        self._lender = 0
+        self._via: TokenBucket | None = None
+        self._overdue: int | None = None
+        """The row, where it is not the leaf's choice."""
+        self._searched = False
+
+    def _adopt(self, root: GroupNode, now: float, debts: Debts | None = None) -> None:
+        """A tree, new or rebuilt, with what is queued in its leaves."""
+        config = self._config
+        self._root = root
         self._links = Links()
-        self._root = build_tree(config, make_leaf, now)
-        self._buckets = Buckets(self._links, list(nodes_of(self._root)))
-        self._leaves = [node for node in nodes_of(self._root) if isinstance(node, ClassNode)]
+        restore_turns(debts or {}, root, self._links)
+        self._lends = any(child.lendable < 1 for child in config.walk())
+        limited = self._lends or any(child.ceil or child.borrow_limit is not None for child in config.walk())
+        self._hard = limited or any(child.tenants.borrow_limit is not None for child in config.walk())
+        self._buckets = Buckets(self._links, {node.level for node in nodes_of(root)}, hard=limited)
+        self._leaves = [node for node in nodes_of(root) if isinstance(node, ClassNode)]
         self._class_of: list[ClassNode | None] = [None] * len(PriorityClass)
         for node in self._leaves:
             self._class_of[node.priority] = node
-        self._strict = [node for node in self._leaves if node.strict is not None]
-        self._lends = any(child.lendable < 1 for child in config.walk())
-        self._hard_inside = any(node.tenants.borrow_limit is not None for node in config.walk())
-        # What `_find` and `_search` found, beside the class.
-        self._lender = 0
-        self._as_strict = False
-        self._searched = False
+            self._ages.limit(node.priority, config.of(node.priority).max_wait_s, node.leaf.rows())
+        self._strict = [node for node in self._leaves if config.of(node.priority).strict_limit is not None]
+        self._ageing = [node for node in self._leaves if config.of(node.priority).max_wait_s is not None]
+        self._set_rates(config.capacity_units_s if root.rate <= 0 else root.rate, now)
 
     # --- a row's way ----------------------------------------------------------------------------------------------
 
@@ -90,32 +112,34 @@ class Htb:
         node = self._class_of[self._service[row]]
         assert node is not None, f"no class of the tree serves {PriorityClass(self._service[row]).label}"
         node.leaf.push(row, now)
+        if self._ageing:
+            self._ages.add(node.priority, row)
         node.queued += 1
         if node.queued == 1:
             self._backlog_changed(node, now)
 
     def pick(self, now: float, blocked: int) -> int | None:
         node = self._find(now, blocked)
-        row: int | None = None if node is None else node.leaf.pick(now, 0)
+        row = None if node is None else self._row_of(node, now)
         if row is None and node is not None:
             node = self._search(now, blocked)
-            row = None if node is None else node.leaf.pick(now, 0)
+            row = None if node is None else self._row_of(node, now)
         return row
 
     def pop(self, now: float, blocked: int) -> tuple[int, int, HtbGrant] | None:
         node = self._find(now, blocked)
         if node is None:
             return None
-        popped = node.leaf.pop(now, 0)
+        popped = self._pop_from(node, now)
         if popped is None:
             node = self._search(now, blocked)
             if node is None:
                 return None
-            popped = node.leaf.pop(now, 0)
+            popped = self._pop_from(node, now)
             assert popped is not None, "it had a row a moment ago"
         row, cost, leaf_grant = popped
-        lender, strict = self._lender, self._as_strict
-        if not strict:
+        lender, via = self._lender, self._via
+        if via is None:
             if lender:
                 for rotation, turn in _turns(self._links.rows, node, lender):
                     rotation.serve_past(turn, cost)
@@ -123,11 +147,13 @@ class Htb:
                 self._links.rows[node.prio].serve_past(node.row_turn, cost)
             else:
                 self._links.rows[node.prio].serve(node.row_turn, cost)
+        if self._ageing:
+            self._ages.remove(node.priority, row)
         node.queued -= 1
         if not node.queued:
             self._backlog_changed(node, now)
-        self._spend(node, lender, strict, cost, now)
-        return row, cost, (node, lender, strict, leaf_grant)
+        self._spend(node, lender, via, cost, now)
+        return row, cost, (node, lender, via, leaf_grant)
 
     def take(self, row: int, cost: int, now: float) -> HtbGrant:
         if now >= self._buckets.due:
@@ -137,37 +163,39 @@ class Htb:
         allowed = _lender(node)
         lender = self._root.level if allowed is None else allowed
         leaf_grant = node.leaf.take(row, cost, now)
-        self._adjust(node, lender, False, cost)
+        self._adjust(node, lender, None, cost)
+        self._ages.remove(node.priority, row)
         node.queued -= 1
         if not node.queued:
             self._backlog_changed(node, now)
-        self._spend(node, lender, False, cost, now)
-        return node, lender, False, leaf_grant
+        self._spend(node, lender, None, cost, now)
+        return node, lender, None, leaf_grant
 
     def correct(self, grant: HtbGrant, cost: int, now: float) -> None:
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        node, lender, strict, leaf_grant = grant
-        self._adjust(node, lender, strict, cost)
-        self._spend(node, lender, strict, cost, now)
+        node, lender, via, leaf_grant = grant
+        self._adjust(node, lender, via, cost)
+        self._spend(node, lender, via, cost, now)
         node.leaf.correct(leaf_grant, cost, now)
 
     def end(self, grant: HtbGrant, cost: int, now: float) -> None:
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        node, lender, strict, leaf_grant = grant
+        node, lender, via, leaf_grant = grant
         if cost:
-            self._adjust(node, lender, strict, cost)
-            self._spend(node, lender, strict, cost, now)
+            self._adjust(node, lender, via, cost)
+            self._spend(node, lender, via, cost, now)
         node.leaf.end(leaf_grant, cost, now)
 
     def restore(self, row: int, grant: HtbGrant, cost: int, now: float) -> None:
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        node, lender, strict, leaf_grant = grant
-        self._adjust(node, lender, strict, -cost)
-        self._spend(node, lender, strict, -cost, now)
+        node, lender, via, leaf_grant = grant
+        self._adjust(node, lender, via, -cost)
+        self._spend(node, lender, via, -cost, now)
         node.leaf.restore(row, leaf_grant, cost, now)
+        self._ages.restore(node.priority, row)
         node.queued += 1
         if node.queued == 1:
             self._backlog_changed(node, now)
@@ -178,6 +206,7 @@ class Htb:
         node = self._class_of[self._service[row]]
         assert node is not None
         node.leaf.remove(row, now)
+        self._ages.remove(node.priority, row)
         node.queued -= 1
         if not node.queued:
             self._backlog_changed(node, now)
@@ -205,8 +234,11 @@ class Htb:
             yield row
             spent[number] += self._index.predicted_cost(row) / quantum
 
+    def rows(self) -> Iterator[int]:
+        return chain.from_iterable(node.leaf.rows() for node in self._leaves)
+
     def next_event(self, now: float) -> float | None:
-        if not (self._buckets.hard or self._hard_inside):
+        if not self._hard:
             return None
         at = hard_event(self._leaves, now)
         return None if at is None else max(at, now)
@@ -219,8 +251,28 @@ class Htb:
         """The machine does so many cost units a second: shares mean that from now on. What is saved or owed stays."""
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        set_rates(self._root, self._config, units_s, now)
+        self._set_rates(units_s, now)
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """Go on under a new tree, with all that is queued, in flight, saved and owed. Raises `TreeError`."""
+        check_reload(self._root, config)
+        if now >= self._buckets.due:
+            self._buckets.fire(now)
+        debts = turn_debts(self._root, self._links)
+        self._config = config
+        self._adopt(rebuild_tree(self._root, config, self._make_leaf, now), now, debts)
+        for node in self._leaves:
+            if isinstance(node.leaf, Tenants):
+                tenants = config.of(node.priority).tenants
+                node.leaf.reconfigure(tenants, config.largest_item, now)
+
+    def _set_rates(self, units_s: float, now: float) -> None:
+        config = self._config
+        set_rates(self._root, config, units_s, now)
+        promoted = config.promote_share * units_s
+        self._promotion.configure(promoted, config.largest_item if promoted else 0.0, now)
         for node in nodes_of(self._root):
+            self._links.refresh_all(node)
             self._buckets.update(node, now)
 
     def close(self) -> None:
@@ -230,6 +282,7 @@ class Htb:
 
     def check_integrity(self) -> None:
         self._links.check_integrity()
+        self._ages.check_integrity()
         for node in nodes_of(self._root):
             for prio, feed in node.feeds.items():
                 feed.check_integrity()
@@ -248,22 +301,27 @@ class Htb:
     # --- whose turn -----------------------------------------------------------------------------------------------
 
     def _find(self, now: float, blocked: int) -> ClassNode | None:
-        """Whose turn it is, if its leaf lets a row go. Sets `_lender`, `_as_strict`, `_searched`."""
+        """Whose turn it is, if its leaf lets a row go. Sets what stands at the end of `__init__`."""
         buckets = self._buckets
         if now >= buckets.due:
             buckets.fire(now)
         if blocked:
             return self._search(now, blocked)
         self._searched = False
+        self._overdue = None
         for node in self._strict:
             strict = node.strict
             if node.queued and strict is not None and strict.zero <= now:
                 lender = 0 if node.mode == CAN_SEND and not node.barred else _lender(node)
                 if lender is not None:
                     self._lender = lender
-                    self._as_strict = True
+                    self._via = strict
                     return node
-        self._as_strict = False
+        if self._ageing:
+            overdue = self._find_overdue(now, blocked)
+            if overdue is not None:
+                return overdue
+        self._via = None
         mask = self._links.mask
         if not mask:
             return None
@@ -280,18 +338,39 @@ class Htb:
         assert isinstance(above, ClassNode)
         return above
 
+    def _find_overdue(self, now: float, blocked: int) -> ClassNode | None:
+        """The class of a row that has waited too long, while promotion has something left. Sets `_overdue` too."""
+        if not self._promotion.solvent(now):
+            return None
+        for node in self._ageing:
+            if not node.queued or node.mask & blocked:
+                continue
+            row = self._ages.overdue(node.priority, now)
+            lender = None if row is None else _lender(node)
+            if lender is not None:
+                self._lender = lender
+                self._via = self._promotion
+                self._overdue = row
+                return node
+        return None
+
     def _search(self, now: float, blocked: int) -> ClassNode | None:
         """As `_find`, where turns are passed over: classes are blocked, or leaves let nothing go."""
         self._searched = True
-        self._as_strict = True
+        self._overdue = None
         for node in self._strict:
             strict = node.strict
             if node.queued and not node.mask & blocked and strict is not None and strict.zero <= now:
                 lender = _lender(node)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender
+                    self._via = strict
                     return node
-        self._as_strict = False
+        if self._ageing:
+            overdue = self._find_overdue(now, blocked)
+            if overdue is not None:
+                return overdue
+        self._via = None
         mask = self._links.mask
         while mask:
             number = (mask & -mask).bit_length() - 1
@@ -302,11 +381,23 @@ class Htb:
             mask &= mask - 1
         return None
 
+    def _row_of(self, node: ClassNode, now: float) -> int | None:
+        """The row that `_pop_from` would give."""
+        return node.leaf.pick(now, 0) if self._overdue is None else self._overdue
+
+    def _pop_from(self, node: ClassNode, now: float) -> tuple[int, int, Any] | None:
+        """The class's next row; or the overdue one, out of its class's order."""
+        row = self._overdue
+        if row is None:
+            return node.leaf.pop(now, 0)
+        cost = self._index.predicted_cost(row)
+        return row, cost, node.leaf.take(row, cost, now)
+
     # --- turns and buckets ----------------------------------------------------------------------------------------
 
-    def _adjust(self, node: ClassNode, lender: int, strict: bool, cost: int) -> None:
-        """The turns that were served then cost more or less. A strict dispatch took no turn."""
-        if strict:
+    def _adjust(self, node: ClassNode, lender: int, via: TokenBucket | None, cost: int) -> None:
+        """The turns that were served then cost more or less. Who went out of turn took none."""
+        if via is not None or node.heir is not None:
             return
         if lender == 0:
             self._links.rows[node.prio].adjust(node.row_turn, cost)
@@ -314,11 +405,10 @@ class Htb:
             for rotation, turn in _turns(self._links.rows, node, lender):
                 rotation.adjust(turn, cost)
 
-    def _spend(self, node: ClassNode, lender: int, strict: bool, cost: int, now: float) -> None:
-        self._buckets.spend(node, lender, cost, now)
-        if strict:
-            assert node.strict is not None
-            node.strict.spend(cost, now)
+    def _spend(self, node: ClassNode, lender: int, via: TokenBucket | None, cost: int, now: float) -> None:
+        self._buckets.spend(node if node.heir is None else node.heir, lender, cost, now)
+        if via is not None:
+            via.spend(cost, now)
         if lender:
             node.borrowed_cost += cost
 

@@ -18,23 +18,21 @@ __all__ = ["Buckets", "hard_event"]
 
 
 class Buckets:
-    def __init__(self, links: Links, nodes: Iterable[GroupNode]) -> None:
+    def __init__(self, links: Links, levels: Iterable[int], hard: bool) -> None:
+        """`levels` of the tree. `hard`: some node has an allowance, a ceiling or limited lending."""
         self._links = links
-        self._events: dict[int, EventQueue[GroupNode]] = {
-            level: EventQueue() for level in sorted({node.level for node in nodes})
-        }
+        self._hard = hard
+        self._events: dict[int, EventQueue[GroupNode]] = {level: EventQueue() for level in sorted(levels)}
         """By level, lowest first, in seconds."""
         self._queues = list(self._events.values())
-        self.hard = any(len(node.buckets()) > 1 or node.lending is not None for node in nodes)
-        """Some node has an allowance, a ceiling or limited lending."""
         self.due = inf
         """Nothing changes by time alone before then."""
 
     # --- charging -------------------------------------------------------------------------------------------------
 
-    def spend(self, leaf: ClassNode, lender: int, cost: float, now: float) -> None:
-        """A request was dispatched, or (any sign) corrected, on this path."""
-        node: GroupNode = leaf
+    def spend(self, leaf: GroupNode, lender: int, cost: float, now: float) -> None:
+        """A request was dispatched, or (any sign) corrected, on the path from this leaf up."""
+        node = leaf
         bucket = node.bucket
         while bucket is not None:
             if node.level >= lender:
@@ -48,10 +46,10 @@ class Buckets:
             assert above is not None, "only the root has no bucket"
             node = above
             bucket = node.bucket
-        if self.hard:
+        if self._hard:
             self._spend_hard(leaf, lender, cost, now)
 
-    def _spend_hard(self, leaf: ClassNode, lender: int, cost: float, now: float) -> None:
+    def _spend_hard(self, leaf: GroupNode, lender: int, cost: float, now: float) -> None:
         node: GroupNode | None = leaf
         while node is not None:
             touched = False
@@ -80,7 +78,7 @@ class Buckets:
                 self._links.refresh_all(node)
             else:
                 self._links.credit_changed(node)
-        if self.hard:
+        if self._hard:
             self._update_limits(node, now)
             better_at = node.better_at(now)
         else:
@@ -105,10 +103,6 @@ class Buckets:
             at = queue.next()
             if at < self.due:
                 self.due = at
-
-    def forget(self, node: GroupNode) -> None:
-        """The node is gone: nothing wakes it."""
-        self._events[node.level].cancel(node)
 
 
 def hard_event(leaves: list[ClassNode], now: float) -> float | None:

@@ -3,7 +3,7 @@
 Knows configuration and nodes. Does not know rows or charges.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from scheduling.discipline import Discipline
@@ -13,44 +13,55 @@ from scheduling.tenants import Tenants
 from scheduling.token_bucket import TokenBucket
 from scheduling.tree import ClassConfig, TreeConfig, rates
 
-__all__ = ["MakeLeaf", "build_tree", "nodes_of", "set_lending", "set_rates"]
+__all__ = ["MakeLeaf", "build_tree", "fill_buckets", "nodes_of", "set_lending", "set_rates"]
 
-MakeLeaf = Callable[[ClassConfig], Discipline[Any]]
-"""What is queued in a priority class: `Tenants`, or any other discipline."""
+MakeLeaf = Callable[[TreeConfig, ClassConfig, float], Discipline[Any]]
+"""What is queued in a priority class, from now on: `Tenants`, or any other discipline."""
+_ROOT = ""
+"""The root's name, which no class has."""
 _LENDING_S = 1.0
 """Seconds of what is lent that a parent may save up for later borrowers."""
 
 
-def build_tree(config: TreeConfig, make_leaf: MakeLeaf, now: float) -> GroupNode:
-    """The root; buckets are filled to `initial_fill`."""
-    root = GroupNode("root", None, ROOT_LEVEL, (1 << len(PriorityClass)) - 1)
-    _add_children(root, config.classes, config, make_leaf)
-    for child in root.children:
-        for prio in child.feeds:
+def build_tree(config: TreeConfig, make_leaf: MakeLeaf, now: float, known: Iterable[GroupNode] = ()) -> GroupNode:
+    """The root, without rates. `known` nodes of an earlier tree are used again (`scheduling.htb_reload`)."""
+    classes = {node.priority: node for node in known if isinstance(node, ClassNode)}
+    groups = {node.name: node for node in known if not isinstance(node, ClassNode)}
+
+    def add_children(parent: GroupNode, configs: tuple[ClassConfig, ...]) -> None:
+        for child in configs:
+            quantum = child.quantum if child.quantum is not None else max(1, round(config.quantum * child.weight))
+            node: GroupNode
+            if child.priority is not None:
+                node = classes.get(child.priority) or ClassNode(child.priority, make_leaf(config, child, now))
+                node.place(child.name, parent, 0, 1 << child.priority)
+                node.give_turns(child.prio, quantum)
+            else:
+                mask = sum(1 << below.priority for below in child.walk() if below.priority is not None)
+                node = groups.get(child.name) or GroupNode()
+                node.place(child.name, parent, parent.level - 1, mask)
+                add_children(node, child.children)
+                for below in node.children:
+                    for prio in below.feeds:
+                        node.give_turns(prio, quantum)
+            node.lendable = child.lendable
+            parent.children.append(node)
+
+    root = groups.get(_ROOT) or GroupNode()
+    root.place(_ROOT, None, ROOT_LEVEL, (1 << len(PriorityClass)) - 1)
+    add_children(root, config.classes)
+    for node in root.children:
+        for prio in node.feeds:
             root.give_turns(prio, 1)
-    set_rates(root, config, config.capacity_units_s, now)
-    for node in nodes_of(root):
-        for bucket in (*node.buckets(), node.strict if isinstance(node, ClassNode) else None):
-            if bucket is not None:
-                bucket.zero = now - bucket.depth * config.initial_fill
     return root
 
 
-def _add_children(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: TreeConfig, make_leaf: MakeLeaf) -> None:
-    for config in configs:
-        quantum = config.quantum if config.quantum is not None else max(1, round(tree.quantum * config.weight))
-        node: GroupNode
-        if config.priority is not None:
-            node = ClassNode(config, config.priority, parent, quantum, make_leaf(config))
-        else:
-            mask = sum(1 << below.priority for below in config.walk() if below.priority is not None)
-            node = GroupNode(config.name, parent, parent.level - 1, mask)
-            _add_children(node, config.children, tree, make_leaf)
-            for child in node.children:
-                for prio in child.feeds:
-                    node.give_turns(prio, quantum)
-        node.lendable = config.lendable
-        parent.children.append(node)
+def fill_buckets(root: GroupNode, fill: float, now: float) -> None:
+    """Part of each burst, at the start."""
+    for node in nodes_of(root):
+        for bucket in (*node.buckets(), node.strict if isinstance(node, ClassNode) else None):
+            if bucket is not None:
+                bucket.zero = now - bucket.depth * fill
 
 
 def set_rates(root: GroupNode, config: TreeConfig, capacity_units_s: float, now: float) -> None:
@@ -66,11 +77,13 @@ def _set_child_rates(parent: GroupNode, configs: tuple[ClassConfig, ...], tree: 
     for node, config, rate in zip(parent.children, configs, resolved, strict=True):
         _set_rates(node, config, rate * scale, parent.rate, tree, now)
         _set_child_rates(node, config.children, tree, now)
+    parent.unassigned = max(0.0, parent.rate - scale * sum(resolved))
     if any(config.lendable < 1 for config in configs):
-        parent.unassigned = parent.rate - scale * sum(resolved)
         if parent.lending is None:
             parent.lending = TokenBucket(0.0, 0.0, 0.0, now)
         set_lending(parent, tree.largest_item, now)
+    else:
+        parent.lending = None
 
 
 def set_lending(parent: GroupNode, largest_item: int, now: float) -> None:
@@ -87,18 +100,19 @@ def _set_rates(
     floor = tree.largest_item
     burst = max(rate * config.burst_s, floor)
     node.bucket = _configured(node.bucket, rate, burst, now)
-    if config.ceil is not None:
-        ceil = config.ceil.of(parent_rate)
-        node.ceil = _configured(node.ceil, ceil, max(ceil * config.burst_s, floor), now)
-    if config.borrow_limit is not None:
-        limit = config.borrow_limit
-        node.allowance = _configured(node.allowance, rate * limit, burst * limit, now)
+    ceil = None if config.ceil is None else config.ceil.of(parent_rate)
+    node.ceil = None if ceil is None else _configured(node.ceil, ceil, max(ceil * config.burst_s, floor), now)
+    limit = config.borrow_limit
+    node.allowance = None if limit is None else _configured(node.allowance, rate * limit, burst * limit, now)
     if isinstance(node, ClassNode):
         if isinstance(node.leaf, Tenants):
             node.leaf.set_rate(rate, now)
-        if config.strict_limit is not None:
-            limit = config.strict_limit.of(parent_rate)
-            node.strict = _configured(node.strict, limit, max(limit * config.strict_burst_s, floor), now)
+        strict = None if config.strict_limit is None else config.strict_limit.of(parent_rate)
+        node.strict = (
+            None
+            if strict is None
+            else _configured(node.strict, strict, max(strict * config.strict_burst_s, floor), now)
+        )
 
 
 def _configured(bucket: TokenBucket | None, rate: float, burst: float, now: float) -> TokenBucket:

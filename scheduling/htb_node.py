@@ -16,7 +16,6 @@ from scheduling.discipline import Discipline
 from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn
 from scheduling.token_bucket import TokenBucket
-from scheduling.tree import ClassConfig
 
 __all__ = ["CANT_SEND", "CAN_SEND", "MAY_BORROW", "ROOT_LEVEL", "ClassNode", "GroupNode", "Mode"]
 
@@ -65,19 +64,13 @@ class GroupNode:
         "unassigned",
     )
 
-    def __init__(self, name: str, parent: "GroupNode | None", level: int, mask: int) -> None:
-        self.name = name
-        self.parent = parent
-        self.level = level
-        self.mask = mask
-        """The priority classes below it, as bits."""
+    def __init__(self) -> None:
         self.rate = 0.0
         """Resolved, cost units a second."""
         self.unassigned = 0.0
         """The part of its rate that is no child's."""
         self.lendable = 1.0
         """The part of its rate that it lends when it is idle."""
-        self.children: list[GroupNode] = []
         self.bucket: TokenBucket | None = None
         """Its rate; none for the root, which is the machine and never blocks."""
         self.allowance: TokenBucket | None = None
@@ -86,6 +79,17 @@ class GroupNode:
         """Hard limit on all that runs below it."""
         self.lending: TokenBucket | None = None
         """What its children may still borrow from it, where one of them doesn't lend all it leaves idle."""
+        self.queued = 0
+        """Of a class: its rows. Of a group, where a parent limits its lending: whether it has any."""
+
+    def place(self, name: str, parent: "GroupNode | None", level: int, mask: int) -> None:
+        """Stand here in a new tree, linked to nobody. Buckets stay as they are."""
+        self.name = name
+        self.parent = parent
+        self.level = level
+        self.mask = mask
+        """The priority classes below it, as bits."""
+        self.children: list[GroupNode] = []
         self.mode = CAN_SEND
         self.at_ceil = False
         """Its `ceil` is used up."""
@@ -93,8 +97,6 @@ class GroupNode:
         """How many of it and its ancestors are at their ceil: none below may send."""
         self.closed = False
         """`lending` is used up: nobody borrows from it or through it."""
-        self.queued = 0
-        """Of a class: its rows. Of a group, where a parent limits its lending: whether it has any."""
         self.feeds: dict[int, Rotation[GroupNode]] = {}
         """By prio: the children that have something to send and may borrow."""
         self.borrow_turns: dict[int, Turn[GroupNode]] = {}
@@ -133,23 +135,31 @@ class GroupNode:
 class ClassNode(GroupNode):
     """A priority class: a leaf of the tree. What is queued in it is its discipline's matter."""
 
-    __slots__ = ("borrow_turn", "borrowed_cost", "config", "leaf", "prio", "priority", "row_turn", "strict")
+    __slots__ = (
+        "borrowed_cost",
+        "heir",
+        "leaf",
+        "prio",
+        "priority",
+        "row_turn",
+        "strict",
+    )
 
-    def __init__(
-        self, config: ClassConfig, priority: PriorityClass, parent: GroupNode, quantum: int, leaf: Discipline[Any]
-    ) -> None:
-        super().__init__(config.name, parent, 0, 1 << priority)
-        self.config = config
+    def __init__(self, priority: PriorityClass, leaf: Discipline[Any]) -> None:
+        super().__init__()
         self.priority = priority
         self.leaf = leaf
-        self.prio = config.prio
-        self.give_turns(self.prio, quantum)
-        self.row_turn = self.row_turns[self.prio]
-        self.borrow_turn = self.borrow_turns[self.prio]
         self.strict: TokenBucket | None = None
         """Its `strict_limit`."""
         self.borrowed_cost = 0
         """What ran on others' rates, corrections included."""
+        self.heir: GroupNode | None = None
+        """Of a class that a reload took away: who is charged for what it still has in flight."""
+
+    def give_turns(self, prio: int, quantum: int) -> None:
+        super().give_turns(prio, quantum)
+        self.prio = prio
+        self.row_turn = self.row_turns[prio]
 
     def has_backlog(self, prio: int) -> bool:
         return self.queued > 0

@@ -30,28 +30,32 @@ class KeyedEnds(Protocol):
 class KeyedRows:
     def __init__(self, key_of: Callable[[int], float]) -> None:
         self._key_of = key_of
-        self._number: array[int] = array("Q")
-        """By row: its number while it is queued; 0 when it is not."""
+        self.number: array[int] = array("Q")
+        """By row: its number of arrival while it is queued; 0 when it is not."""
         self._count = 0
 
     def append(self, queue: KeyedEnds, row: int) -> None:
-        if row >= len(self._number):
-            more = max(row + 1, 2 * len(self._number), 1024) - len(self._number)
-            self._number.frombytes(bytes(more * self._number.itemsize))
-        self._count = self._number[row] = self._count + 1
+        if row >= len(self.number):
+            more = max(row + 1, 2 * len(self.number), 1024) - len(self.number)
+            self.number.frombytes(bytes(more * self.number.itemsize))
+        self._count = self.number[row] = self._count + 1
         heappush(queue.heap, (self._key_of(row), self._count, row))
         queue.count += 1
         queue.head = queue.heap[0][2]
 
+    def relist(self, queue: KeyedEnds, row: int) -> None:
+        """A row that is in no queue now, into this one."""
+        self.append(queue, row)
+
     def remove(self, queue: KeyedEnds, row: int) -> None:
-        assert self._number[row], f"row {row} is not queued"
-        self._number[row] = 0
+        assert self.number[row], f"row {row} is not queued"
+        self.number[row] = 0
         queue.count -= 1
         heap = queue.heap
         if len(heap) > _COMPACT_FROM and len(heap) > 2 * queue.count:
-            heap[:] = [entry for entry in heap if self._number[entry[2]] == entry[1]]
+            heap[:] = [entry for entry in heap if self.number[entry[2]] == entry[1]]
             heapify(heap)
-        while heap and self._number[heap[0][2]] != heap[0][1]:
+        while heap and self.number[heap[0][2]] != heap[0][1]:
             heappop(heap)
         queue.head = heap[0][2] if heap else NO_ROW
 
@@ -69,7 +73,7 @@ class KeyedRows:
         near = [(heap[0], 0)] if heap else []
         while near:
             (_, number, row), position = heappop(near)
-            if self._number[row] == number:
+            if self.number[row] == number:
                 yield row
             for below in (2 * position + 1, 2 * position + 2):
                 if below < len(heap):
@@ -77,6 +81,6 @@ class KeyedRows:
 
     def check_integrity(self, queue: KeyedEnds) -> None:
         """Assert that heap, head and count agree. Linear."""
-        rows = [row for _, number, row in queue.heap if self._number[row] == number]
+        rows = [row for _, number, row in queue.heap if self.number[row] == number]
         assert len(rows) == len(set(rows)) == queue.count, f"{len(rows)} rows, counted {queue.count}"
         assert queue.head == (queue.heap[0][2] if queue.heap else NO_ROW), "the head is not the first"

@@ -3,7 +3,6 @@
 Knows every policy's constructor. Does not know what they do.
 """
 
-from functools import partial
 from typing import Any
 
 from scheduling.accounting import AccountedQdisc
@@ -11,7 +10,6 @@ from scheduling.cost import CostModel
 from scheduling.discipline import Discipline
 from scheduling.fifo import Fifo
 from scheduling.htb import Htb
-from scheduling.htb_build import MakeLeaf
 from scheduling.index import Index
 from scheduling.row_list import RowLinks
 from scheduling.sfq import FlowRows, Sfq
@@ -41,7 +39,8 @@ def make_qdisc(
     assert cost is None or cost == index.cost, f"the index's rows are priced by {index.cost}, not by {cost}"
     discipline: Discipline[Any]
     if name == "htb":
-        discipline = Htb(index, tree, _leaf_factory(index, tree, now), now)
+        _check_leaves(tree)
+        discipline = Htb(index, tree, _Leaves(index).tenants, now)
     elif name == "fifo":
         discipline = Fifo(index)
     elif name == "strict":
@@ -51,30 +50,34 @@ def make_qdisc(
     return AccountedQdisc(index, discipline)
 
 
-def _leaf_factory(index: Index, tree: TreeConfig, now: float) -> MakeLeaf:
-    """Makes classes' tenants and their queues. Rows of all leaves share their links: a row is in one queue only."""
+class _Leaves:
+    """Makes classes' tenants and their queues. Rows of all queues share their links: a row is in one queue only."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._flow_rows = {order: FlowRows(index, order) for order in FlowOrder}
+        self._links = RowLinks()
+
+    def tenants(self, tree: TreeConfig, config: ClassConfig, now: float) -> Tenants:
+        return Tenants(
+            self._index,
+            config.tenants,
+            self.queue,
+            burst=tree.largest_item,
+            initial_fill=tree.initial_fill,
+            now=now,
+        )
+
+    def queue(self, config: LeafConfig) -> Discipline[Any]:
+        if config.policy == "sfq":
+            return Sfq(self._index, config, self._flow_rows[config.order])
+        return Fifo(self._index, self._links)
+
+
+def _check_leaves(tree: TreeConfig) -> None:
     for config in tree.walk():
         policy = config.tenants.leaf.policy
         if policy not in LEAF_POLICIES:
             raise PolicyError(
                 f"class {config.name}: unknown leaf policy {policy!r}, choose one of {', '.join(LEAF_POLICIES)}"
             )
-    flow_rows = {order: FlowRows(index, order) for order in FlowOrder}
-    links = RowLinks()
-
-    def make_queue(leaf: LeafConfig) -> Discipline[Any]:
-        if leaf.policy == "sfq":
-            return Sfq(index, leaf, flow_rows[leaf.order])
-        return Fifo(index, links)
-
-    def make_leaf(config: ClassConfig) -> Tenants:
-        return Tenants(
-            index,
-            config.tenants,
-            partial(make_queue, config.tenants.leaf),
-            burst=tree.largest_item,
-            initial_fill=tree.initial_fill,
-            now=now,
-        )
-
-    return make_leaf

@@ -76,6 +76,12 @@ class Rotation(Generic[Owner]):
         """Service has reached the turn's round and place, so it owes nothing."""
         return turn.round < self.round or (turn.round == self.round and turn.place <= self.place)
 
+    def debt(self, turn: Turn[Owner]) -> int:
+        """What the turn owes against one that starts afresh, in cost units; 0 if nothing."""
+        if self.passed(turn):
+            return 0
+        return max(0, (turn.round - self.round) * turn.quantum - turn.deficit)
+
     def join(self, turn: Turn[Owner]) -> None:
         """The turn wants service from now on."""
         turn.active = True

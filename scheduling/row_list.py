@@ -61,6 +61,12 @@ class RowLinks:
         queue.tail = row
         queue.count += 1
 
+    def relist(self, queue: RowEnds, row: int) -> None:
+        """A row that is in no list now, at the tail of this one, with the number it has."""
+        number = self.number[row]
+        self.append(queue, row)
+        self.number[row] = number
+
     def remove(self, queue: RowEnds, row: int) -> None:
         before, after = self.before[row], self.after[row]
         if before == NO_ROW:
@@ -86,6 +92,8 @@ class RowLinks:
 
     def restore(self, queue: RowEnds, row: int) -> None:
         """A row that was here before, by its number. Costs as many steps as rows came back before it."""
+        if row >= self._size:
+            self._grow(row)
         number = self.number[row]
         before, after = NO_ROW, queue.head
         while after != NO_ROW and self.number[after] < number:

@@ -20,14 +20,15 @@ requests or owes.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from scheduling.index import Index
 from scheduling.keyed_rows import KeyedRows
 from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn, interleave
 from scheduling.row_list import NO_ROW, RowLinks
-from scheduling.tree import FlowOrder, LeafConfig
+from scheduling.tree import FlowOrder, LeafConfig, TreeConfig
 
 __all__ = ["Flow", "FlowRows", "Sfq"]
 
@@ -35,6 +36,7 @@ _FORGOTTEN_AFTER = 16
 """Half-lives after which a debt is nothing."""
 _DECAYS_FROM = 1 / 16
 """Half-lives below which a debt is taken as it is."""
+_MASK = 2**64 - 1
 _MAX_RESTING = 65_536
 """Empty flows remembered for their debt, at most; the oldest is forgiven."""
 
@@ -42,7 +44,7 @@ _MAX_RESTING = 65_536
 class Flow:
     """One flow's queue; it is the `Grant` of its requests."""
 
-    __slots__ = ("count", "emptied_at", "head", "heap", "in_flight", "number", "resting", "tail", "turn")
+    __slots__ = ("count", "emptied_at", "hashed", "head", "heap", "in_flight", "number", "resting", "tail", "turn")
 
     def __init__(self, number: int, quantum: int) -> None:
         self.turn: Turn[Flow] = Turn(self, quantum)
@@ -53,6 +55,8 @@ class Flow:
         self.count = 0
         self.in_flight = 0
         self.emptied_at = 0.0
+        self.hashed = False
+        """Several flows share it; `number` is the slot's then."""
         self.resting = False
         """It is in the list of flows that may be forgotten."""
         self.heap: list[tuple[float, int, int]]
@@ -79,6 +83,38 @@ class FlowRows:
         return queues
 
 
+class HashedQueues:
+    """Queues that flows share by a salted hash; the salt is a sequence, so that a run can be repeated."""
+
+    def __init__(self, config: LeafConfig, new_flow: Callable[[int], Flow], now: float) -> None:
+        self._config = config
+        self._new_flow = new_flow
+        self._slots: dict[int, Flow] = {}
+        self._salt = 1
+        self.perturb_at = now + config.perturb_s
+
+    def queue_of(self, number: int) -> Flow:
+        mixed = (number + self._salt) * 0x9E3779B97F4A7C15 & _MASK
+        slot = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 % _MASK % self._config.hashed_queues
+        flow = self._slots.get(slot)
+        if flow is None:
+            flow = self._slots[slot] = self._new_flow(slot)
+            flow.hashed = True
+        return flow
+
+    def queues(self) -> Iterable[Flow]:
+        return self._slots.values()
+
+    def holds_rows(self) -> bool:
+        return any(flow.count for flow in self._slots.values())
+
+    def perturb(self, now: float) -> None:
+        """Another salt, and empty queues. Those of before live on as the grants of what is in flight."""
+        self._salt = self._salt * 6364136223846793005 + 1442695040888963407 & _MASK
+        self._slots = {}
+        self.perturb_at = now + self._config.perturb_s
+
+
 class Sfq:
     """Implements `scheduling.discipline.Discipline[Flow]`."""
 
@@ -86,6 +122,7 @@ class Sfq:
         "_config",
         "_flow_of",
         "_flows",
+        "_hashed",
         "_index",
         "_output_cost",
         "_prompt_cost",
@@ -103,6 +140,8 @@ class Sfq:
         self._rows = rows.queues
         self._rotation: Rotation[Flow] = Rotation()
         self._flows: dict[int, Flow] = {}
+        self._hashed: HashedQueues | None = None
+        """Made when there are more than `exact_flows`."""
         self._resting: deque[Flow] | None = None
         """Empty flows, longest empty first; made when the first one is, for most leaves are small."""
 
@@ -111,7 +150,7 @@ class Sfq:
         try:
             flow = self._flows[number]
         except KeyError:
-            flow = self._admit(number)
+            flow = self._admit(number, now)
         self._rows.append(flow, row)
         if flow.count == 1:
             self._wake(flow, now)
@@ -138,7 +177,7 @@ class Sfq:
         return row, cost, flow
 
     def take(self, row: int, cost: int, now: float) -> Flow:
-        flow = self._flows[self._flow_of[row]]
+        flow = self._queue_of(self._flow_of[row])
         self._rotation.adjust(flow.turn, cost)
         self._rows.remove(flow, row)
         flow.in_flight += 1
@@ -160,12 +199,14 @@ class Sfq:
     def restore(self, row: int, grant: Flow, cost: int, now: float) -> None:
         self._rotation.adjust(grant.turn, -cost)
         grant.in_flight -= 1
-        self._rows.restore(grant, row)
-        if grant.count == 1:
-            self._wake(grant, now)
+        # A perturbation may have given its flow another queue meanwhile.
+        flow = self._queue_of(self._flow_of[row]) if grant.hashed else grant
+        self._rows.restore(flow, row)
+        if flow.count == 1:
+            self._wake(flow, now)
 
     def remove(self, row: int, now: float) -> None:
-        flow = self._flows[self._flow_of[row]]
+        flow = self._queue_of(self._flow_of[row])
         self._rows.remove(flow, row)
         if not flow.count:
             self._rotation.leave(flow.turn)
@@ -176,11 +217,21 @@ class Sfq:
     def order(self, skip: int) -> Iterator[int]:
         return interleave(self._rotation, self._rows.rows, self._index.predicted_cost)
 
+    def rows(self) -> Iterator[int]:
+        return chain.from_iterable(self._rows.rows(flow) for flow in self._queues())
+
     def next_event(self, now: float) -> float | None:
         return None
 
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """No rate is a share of anything."""
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """There is no tree."""
+
     def close(self) -> None:
         assert not len(self), "rows are queued"
+        self._hashed = None
         for flow in list(self._flows.values()):
             assert not flow.in_flight, f"flow {flow.number} has rows in flight"
             self._forget(flow)
@@ -191,27 +242,78 @@ class Sfq:
 
     def check_integrity(self) -> None:
         self._rotation.check_integrity()
-        for number, flow in self._flows.items():
-            assert flow.number == number
+        for flow in self._queues():
+            number = flow.number
             assert flow.turn.active is (flow.count > 0), f"flow {number} has {flow.count} rows, {flow.turn.active=}"
-            assert flow.count or flow.in_flight or flow.resting, f"flow {number} would never be forgotten"
             self._rows.check_integrity(flow)
             for row in self._rows.rows(flow):
-                assert self._flow_of[row] == number, f"row {row} is in the queue of flow {number}"
+                assert self._queue_of(self._flow_of[row]) is flow, f"row {row} is in the queue of flow {number}"
+        for number, flow in self._flows.items():
+            assert flow.number == number
+            assert flow.count or flow.in_flight or flow.resting, f"flow {number} would never be forgotten"
 
     def __len__(self) -> int:
         """Linear in the flows: who holds a leaf counts its rows anyway."""
-        return sum(flow.count for flow in self._flows.values())
+        return sum(flow.count for flow in self._queues())
 
     # --- flows ----------------------------------------------------------------------------------------------------
 
-    def _admit(self, number: int) -> Flow:
-        flow = self._flows[number] = Flow(number, self._config.quantum)
-        if self._config.order is not FlowOrder.FIFO:
-            flow.heap = []
+    def _queues(self) -> Iterator[Flow]:
+        return chain(self._flows.values(), self._hashed.queues() if self._hashed is not None else ())
+
+    def _queue_of(self, number: int) -> Flow:
+        """The queue in which a flow's rows are, or belong."""
+        flow = self._flows.get(number)
+        if flow is None:
+            assert self._hashed is not None, f"flow {number} has no queue"
+            return self._hashed.queue_of(number)
+        return flow
+
+    def _admit(self, number: int, now: float) -> Flow:
+        """A queue for a flow that has none of its own: a new one, or beyond `exact_flows` a hashed one.
+
+        While hashed queues hold rows nobody gets a queue of his own: a flow has rows in one queue only.
+        """
+        if len(self._flows) >= self._config.exact_flows or (self._hashed is not None and self._hashed.holds_rows()):
+            if self._hashed is None:
+                self._hashed = HashedQueues(self._config, self._new_flow, now)
+            if now >= self._hashed.perturb_at:
+                self._perturb(now)
+            return self._hashed.queue_of(number)
+        flow = self._flows[number] = self._new_flow(number)
         # The number must mean this flow for as long as its debt is remembered.
         self._index.flows.hold(number)
         return flow
+
+    def _new_flow(self, number: int) -> Flow:
+        flow = Flow(number, self._config.quantum)
+        if self._config.order is not FlowOrder.FIFO:
+            flow.heap = []
+        return flow
+
+    def _perturb(self, now: float) -> None:
+        """Hash anew. Rows keep their order, and a new queue owes as much as the worst of those its rows come from."""
+        assert self._hashed is not None
+        rotation, rows = self._rotation, self._rows
+        moving: list[tuple[int, int, int]] = []
+        for flow in self._hashed.queues():
+            debt = rotation.debt(flow.turn)
+            queued = list(rows.rows(flow))
+            moving.extend((rows.number[row], row, debt) for row in queued)
+            for row in queued:
+                rows.remove(flow, row)
+            if queued:
+                rotation.leave(flow.turn)
+        self._hashed.perturb(now)
+        moving.sort()
+        owes: dict[Flow, int] = {}
+        for _, row, debt in moving:
+            flow = self._hashed.queue_of(self._flow_of[row])
+            rows.relist(flow, row)
+            owes[flow] = max(debt, owes.get(flow, 0))
+        for flow, debt in owes.items():
+            rotation.adjust(flow.turn, debt)
+            rotation.join(flow.turn)
 
     def _wake(self, flow: Flow, now: float) -> None:
         """A flow has its first row (again)."""
@@ -222,6 +324,8 @@ class Sfq:
 
     def _rest(self, flow: Flow, now: float) -> None:
         """A flow has nothing queued and nothing in flight. Forgets two that owe nothing: their number stays bounded."""
+        if flow.hashed:
+            return
         if self._resting is None:
             self._resting = deque()
         resting = self._resting
@@ -234,7 +338,7 @@ class Sfq:
                 oldest.resting = False
                 continue
             age = (now - oldest.emptied_at) / self._config.debt_half_life_s
-            owes = not self._rotation.passed(oldest.turn) and age < _FORGOTTEN_AFTER
+            owes = self._rotation.debt(oldest.turn) > 0 and age < _FORGOTTEN_AFTER
             if owes and len(resting) < _MAX_RESTING:
                 resting.append(oldest)
             else:

@@ -12,10 +12,12 @@ below it; within a class the heaviest sender wins. Limits: none.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.row_list import RowLinks, RowList
+from scheduling.tree import TreeConfig
 
 __all__ = ["Strict"]
 
@@ -65,11 +67,20 @@ class Strict:
             if not skip >> priority & 1:
                 yield from self._links.rows(queue)
 
+    def rows(self) -> Iterator[int]:
+        return chain.from_iterable(self._links.rows(queue) for queue in self._queues)
+
     def next_event(self, now: float) -> float | None:
         return None
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """No rate is a share of anything."""
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """There is no tree."""
 
     def close(self) -> None:
         """Nothing is remembered."""

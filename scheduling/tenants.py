@@ -23,6 +23,7 @@ Limits: O(log tenants) a decision; about 1,500 bytes a tenant with its leaf.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -33,7 +34,7 @@ from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn, interleave
 from scheduling.share_clock import ShareClock
 from scheduling.token_bucket import TokenBucket
-from scheduling.tree import TenantsConfig
+from scheduling.tree import LeafConfig, TenantsConfig, TreeConfig
 
 __all__ = ["Tenant", "TenantGrant", "Tenants"]
 
@@ -92,7 +93,7 @@ class Tenants:
         self,
         index: Index,
         config: TenantsConfig,
-        make_leaf: Callable[[], Discipline[Any]],
+        make_leaf: Callable[[LeafConfig], Discipline[Any]],
         *,
         burst: int,
         initial_fill: float,
@@ -101,12 +102,9 @@ class Tenants:
         """`burst`: of the least weight, where the template names none. `make_leaf`: a new tenant's queue."""
         self._index = index
         self._tenant_of = index.tenant
-        self._config = config
         self._make_leaf = make_leaf
-        least = min((config.weight, *config.weights.values()))
-        self._burst = (burst if config.burst is None else config.burst) / least
-        """Of weight 1. By weight, or a heavy tenant would lose what it can't save while a light one saves it all."""
         self._fill = initial_fill
+        self._set_config(config, burst)
         self._clock = ShareClock(0.0, now)
         self._tenants: dict[int, Tenant] = {}
         self._ready: Rotation[Tenant] = Rotation()
@@ -119,6 +117,42 @@ class Tenants:
         """The first of them in seconds, or earlier."""
         self._resting: OrderedDict[Tenant, None] = OrderedDict()
         """Tenants with nothing queued or in flight, longest first."""
+
+    def _set_config(self, config: TenantsConfig, burst: int) -> None:
+        self._config = config
+        least = min((config.weight, *config.weights.values()))
+        self._burst = (burst if config.burst is None else config.burst) / least
+        """Of weight 1. By weight, or a heavy tenant would lose what it can't save while a light one saves it all."""
+
+    def reconfigure(self, config: TenantsConfig, burst: int, now: float) -> None:
+        """New weights, quanta and limits; what is saved or owed stays. A leaf keeps its own order until it is gone."""
+        if now >= self._due:
+            self._fire(now)
+        self._set_config(config, burst)
+        virtual = self._clock.read(now)
+        for tenant in self._tenants.values():
+            busy = tenant.queued > 0 or tenant.in_flight > 0
+            if busy:
+                self._clock.leave(tenant.bucket.rate, now)
+            weight = config.weight_of(self._index.tenants.name(tenant.number))
+            tenant.bucket.configure(weight, self._burst * weight, virtual)
+            tenant.allowance = self._allowance(weight, virtual, tenant.allowance)
+            for turn in (tenant.own_turn, tenant.debt_turn):
+                turn.quantum = max(1, round(config.quantum * weight))
+            if busy:
+                self._clock.join(tenant.bucket.rate, now)
+            self._update(tenant, virtual)
+        self._due = self._clock.when(self._events.next())
+
+    def _allowance(self, weight: float, virtual: float, before: TokenBucket | None = None) -> TokenBucket | None:
+        limit = self._config.borrow_limit
+        if limit is None:
+            return None
+        rate, burst = weight * limit, self._burst * weight * limit
+        if before is None:
+            return TokenBucket(rate, burst, burst, virtual)
+        before.configure(rate, burst, virtual)
+        return before
 
     def set_rate(self, units_s: float, now: float) -> None:
         """What the tenants share, from now on."""
@@ -240,6 +274,9 @@ class Tenants:
         yield from interleave(self._ready, lambda tenant: tenant.leaf.order(0), cost_of)
         yield from interleave(self._feed, _rows_in_debt, cost_of)
 
+    def rows(self) -> Iterator[int]:
+        return chain.from_iterable(tenant.leaf.rows() for tenant in self._tenants.values())
+
     def next_event(self, now: float) -> float | None:
         """When a tenant that may not borrow comes out of debt, or may again; or what a leaf says."""
         due = inf
@@ -257,6 +294,12 @@ class Tenants:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Tenants borrow within their class; that is not counted here."""
         return 0
+
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """The class has its rate from its tree (`set_rate`)."""
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """The class has its configuration from its tree (`reconfigure`)."""
 
     def close(self) -> None:
         assert not len(self), "rows are queued"
@@ -419,10 +462,8 @@ class Tenants:
         burst = self._burst * weight
         virtual = self._clock.read(now)
         bucket = TokenBucket(weight, burst, burst * self._fill, 0.0)
-        tenant = Tenant(number, max(1, round(config.quantum * weight)), bucket, self._make_leaf())
-        if config.borrow_limit is not None:
-            limit = config.borrow_limit
-            tenant.allowance = TokenBucket(weight * limit, burst * limit, burst * limit, virtual)
+        tenant = Tenant(number, max(1, round(config.quantum * weight)), bucket, self._make_leaf(config.leaf))
+        tenant.allowance = self._allowance(weight, virtual)
         # The number must mean this tenant for as long as its debt is remembered.
         self._index.tenants.hold(number)
         self._tenants[number] = tenant
@@ -453,8 +494,8 @@ class Tenants:
         return not (
             tenant.bucket.full(virtual)
             and (tenant.allowance is None or tenant.allowance.full(virtual))
-            and self._ready.passed(tenant.own_turn)
-            and self._feed.passed(tenant.debt_turn)
+            and not self._ready.debt(tenant.own_turn)
+            and not self._feed.debt(tenant.debt_turn)
         )
 
     def _forget(self, tenant: Tenant) -> None:

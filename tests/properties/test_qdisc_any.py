@@ -14,7 +14,7 @@ from scheduling.policies import POLICIES, make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Room
 from scheduling.state import RequestState
-from scheduling.tree import FlowOrder, Rate, TreeConfig
+from scheduling.tree import ClassConfig, FlowOrder, Rate, TreeConfig
 from tests.scheduling.queue_rig import Job, add, release
 
 HARD = "htb, hard limits"
@@ -22,13 +22,18 @@ HARD = "htb, hard limits"
 VARIANTS = [*POLICIES, HARD]
 
 
-def tree_for(variant: str, order: FlowOrder) -> TreeConfig:
+def tree_for(variant: str, order: FlowOrder, grouped: bool = False) -> TreeConfig:
     tree = default_tree(capacity_units_s=100.0, largest_item=50)
     classes = tuple(
         replace(child, tenants=replace(child.tenants, leaf=replace(child.tenants.leaf, order=order, quantum=20)))
         for child in tree.classes
     )
-    if variant == HARD:
+    if grouped:
+        classes = (
+            replace(classes[0], name="urgent", weight=3, max_wait_s=1.0),
+            ClassConfig(name="rest", weight=2, children=tuple(replace(child, max_wait_s=4.0) for child in classes[1:])),
+        )
+    elif variant == HARD:
         p0, p1, p2, p3 = classes
         p1 = replace(p1, ceil=Rate(share=0.4), lendable=0.5)
         p2 = replace(p2, borrow_limit=0.5, tenants=replace(p2.tenants, borrow_limit=1.0))
@@ -142,6 +147,14 @@ class AnyQdisc(RuleBasedStateMachine):
         assert set(rows) <= set(waiting)
         if self.variant != HARD:
             assert len(rows) == min(limit, len(waiting)), "it looks at all that is near"
+
+    @rule(grouped=st.booleans(), order=st.sampled_from(FlowOrder))
+    def reload(self, grouped: bool, order: FlowOrder) -> None:
+        self.qdisc.reload(tree_for(self.variant, order, grouped and self.variant != HARD), self.now)
+
+    @rule(capacity=st.floats(1.0, 1e6))
+    def measure(self, capacity: float) -> None:
+        self.qdisc.set_capacity(capacity, self.now)
 
     @rule()
     def next_event(self) -> None:

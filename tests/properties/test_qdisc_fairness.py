@@ -19,7 +19,7 @@ from scheduling.policies import make_qdisc
 from scheduling.rotation import Owner, Rotation, Turn
 from scheduling.sfq import FlowRows, Sfq
 from scheduling.tenants import Tenants
-from scheduling.tree import ClassConfig, FlowOrder, TenantsConfig, TreeConfig
+from scheduling.tree import ClassConfig, FlowOrder, LeafConfig, TenantsConfig, TreeConfig
 from tests.scheduling.queue_rig import P0, P1, P2, P3, SLICE, Job, Server, one_class
 
 QUANTUM = 64
@@ -105,12 +105,12 @@ def topping_up(tree: TreeConfig) -> Callable[[Index], AccountedQdisc]:
     def make(index: Index) -> AccountedQdisc:
         rows = FlowRows(index, FlowOrder.FIFO)
 
-        def make_queue() -> Sfq:
-            leaf = Sfq(index, tree.classes[0].tenants.leaf, rows)
+        def make_queue(config: LeafConfig) -> Sfq:
+            leaf = Sfq(index, config, rows)
             leaf._rotation = TopUp()
             return leaf
 
-        def make_leaf(config: ClassConfig) -> Tenants:
+        def make_leaf(tree: TreeConfig, config: ClassConfig, now: float) -> Tenants:
             tenants = Tenants(index, config.tenants, make_queue, burst=BURST, initial_fill=0.5, now=0.0)
             tenants._ready, tenants._feed = TopUp(), TopUp()
             return tenants
