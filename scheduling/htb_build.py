@@ -60,7 +60,7 @@ def fill_buckets(root: GroupNode, fill: float, now: float) -> None:
     """Part of each burst, at the start."""
     for node in nodes_of(root):
         for bucket in (*node.buckets(), node.strict if isinstance(node, ClassNode) else None):
-            if bucket is not None:
+            if bucket is not None and bucket.solvent(now):
                 bucket.zero = now - bucket.depth * fill
 
 
@@ -103,7 +103,13 @@ def _set_rates(
     ceil = None if config.ceil is None else config.ceil.of(parent_rate)
     node.ceil = None if ceil is None else _configured(node.ceil, ceil, max(ceil * config.burst_s, floor), now)
     limit = config.borrow_limit
-    node.allowance = None if limit is None else _configured(node.allowance, rate * limit, burst * limit, now)
+    if limit is None:
+        node.allowance = None
+    elif node.allowance is None and not limit:
+        # A bucket that owes nothing may be overdrawn by an item; with a limit of nought nobody may borrow even that.
+        node.allowance = TokenBucket(0.0, 0.0, -1.0, now)
+    else:
+        node.allowance = _configured(node.allowance, rate * limit, burst * limit, now)
     if isinstance(node, ClassNode):
         if isinstance(node.leaf, Tenants):
             node.leaf.set_rate(rate, now)

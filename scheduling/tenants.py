@@ -150,7 +150,8 @@ class Tenants:
             return None
         rate, burst = weight * limit, self._burst * weight * limit
         if before is None:
-            return TokenBucket(rate, burst, burst, virtual)
+            # A bucket that owes nothing may be overdrawn by an item; with a limit of nought not even that.
+            return TokenBucket(rate, burst, burst if limit else -1.0, virtual)
         before.configure(rate, burst, virtual)
         return before
 

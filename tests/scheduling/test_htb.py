@@ -288,3 +288,9 @@ def test_names_are_let_go_once_nothing_is_owed() -> None:
         release(index, row)
     assert len(index.tenants) < 20
     assert len(index.flows) < 20
+
+
+def test_a_borrow_limit_of_nought_is_the_own_rate_and_no_more() -> None:
+    limited = of(P1, rate=Rate(share=0.2), borrow_limit=0.0)
+    server = Server(flood(P1), tree=tree(limited, of(P2))).run(40.0)
+    assert share(server, P1) == pytest.approx(0.2, abs=0.01)
