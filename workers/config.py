@@ -9,16 +9,17 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
-from yaml import YAMLError
+
+from scheduling.policies import POLICIES
 
 __all__ = [
     "ConfigError",
@@ -34,8 +35,8 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
-_OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR", "HEADRACE_CHAOS", "HEADRACE_TEST_KAFKA"})
-"""Variables that are not settings of a worker: the file itself, the cache folder, switches of the test suite."""
+_OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR"})
+"""Variables that are not settings of a worker: the file itself, the cache folder."""
 
 
 _KUBERNETES_VARIABLE = re.compile(r"HEADRACE_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
@@ -47,19 +48,42 @@ class ConfigError(Exception):
 
 
 def _split_commas(value: object) -> object:
-    """Lists may be written `a,b` in the environment and in flags."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    """Lists may be written `a,b` in the environment and in flags; an empty text is an empty list."""
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(",")]
+    if parts == [""]:
+        return []
+    if "" in parts:
+        raise ValueError("an entry between the commas is empty: write A,B")
+    return parts
 
 
 def _split_pairs(value: object) -> object:
-    """Mappings may be written `a=1,b=2` in the environment and in flags."""
+    """Mappings may be written `a=1,b=2` in the environment and in flags; an empty text is an empty mapping."""
     if not isinstance(value, str):
         return value
-    return dict(part.split("=", 1) for part in value.split(",") if "=" in part)
+    pairs: dict[str, str] = {}
+    for part in value.split(",") if value.strip() else ():
+        # The last =, so that a tenant's own name may hold one.
+        name, equals, weight = (piece.strip() for piece in part.rpartition("="))
+        if not (name and equals and weight):
+            raise ValueError(f"{part.strip()!r} is not TENANT=WEIGHT: write acme=2,globex=1")
+        if name in pairs:
+            raise ValueError(f"{name!r} is named twice: each tenant has one weight")
+        pairs[name] = weight
+    return pairs
+
+
+def _check_policy(name: str) -> str:
+    if name not in POLICIES:
+        raise ValueError(f"unknown policy: choose one of {', '.join(POLICIES)}")
+    return name
 
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
-TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0)]], BeforeValidator(_split_pairs)]
+TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
+Policy = Annotated[str, AfterValidator(_check_policy)]
 
 
 class _Section(BaseModel):
@@ -122,7 +146,7 @@ class EngineConfig(_Section):
 
 
 class SchedulingConfig(_Section):
-    policy: str = "htb"
+    policy: Policy = POLICIES[0]
     """The queueing discipline: htb, strict or fifo."""
     staged_rows: int | None = Field(None, ge=4)
     """Requests tokenised ahead; twice max_sequences where absent."""
@@ -195,7 +219,7 @@ class WorkerConfig(BaseSettings):
         assert isinstance(init_settings, InitSettingsSource)
         sources: list[PydanticBaseSettingsSource] = [init_settings, EnvSettingsSource(settings_cls)]
         if file := os.environ.get("HEADRACE_CONFIG"):
-            sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=file))
+            sources.append(InitSettingsSource(settings_cls, _read_yaml(file)))
         return tuple(sources)
 
 
@@ -204,18 +228,37 @@ def load_config(flags: dict[str, Any] | None = None) -> WorkerConfig:
 
     `flags` is nested like the sections. Raises `ConfigError`.
     """
-    file = os.environ.get("HEADRACE_CONFIG")
-    if file and not Path(file).is_file():
-        raise ConfigError(f"configuration file {file!r} does not exist: check --config or HEADRACE_CONFIG")
     _refuse_unknown_variables()
     try:
         config = WorkerConfig(**(flags or {}))
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from error
-    except YAMLError as error:
-        raise ConfigError(f"configuration file {file!r} is not valid YAML: {error}") from error
     _check_together(config)
     return config
+
+
+def _read_yaml(file: str) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"configuration file {file!r} does not exist: check --config or HEADRACE_CONFIG") from error
+    except OSError as error:
+        raise ConfigError(f"configuration file {file!r} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration file {file!r} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"configuration file {file!r} is not valid YAML: {error}") from error
+    if document is None:
+        return {}  # nothing but comments
+    if not isinstance(document, dict):
+        raise ConfigError(
+            f"configuration file {file!r} holds a {type(document).__name__}, not sections of settings: "
+            "`headrace config` prints one that is right"
+        )
+    for name in document:
+        if not isinstance(name, str):
+            raise ConfigError(f"configuration file {file!r}: {name!r} is not the name of a section")
+    return document
 
 
 def _refuse_unknown_variables() -> None:
@@ -233,7 +276,7 @@ def _explain(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{field}: no such setting; `headrace config` lists all of them"
     shown = "(not shown)" if "password" in field else repr(problem["input"])
-    return f"{field} = {shown}: {problem['msg']}"
+    return f"{field} = {shown}: {problem['msg'].removeprefix('Value error, ')}"
 
 
 def _check_together(config: WorkerConfig) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduling.policies import POLICIES
 from workers.config import ConfigError, load_config
 
 
@@ -77,4 +78,80 @@ def test_a_refused_password_is_not_printed() -> None:
 def test_variables_that_kubernetes_sets_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADRACE_SERVICE_HOST", "HEADRACE_SERVICE_PORT_HTTP", "HEADRACE_PORT", "HEADRACE_PORT_80_TCP_ADDR"):
         monkeypatch.setenv(name, "10.0.0.1")
+    assert load_config().classes
+
+
+@pytest.mark.parametrize("weights", ["acme:2", "acme", "acme=2,", "acme=2,,globex=1", "=2", "acme="])
+def test_weights_that_are_not_pairs_are_refused_with_the_right_form(
+    weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_SCHEDULING__TENANT_WEIGHTS", weights)
+    with pytest.raises(ConfigError, match=r"scheduling\.tenant_weights = .*write acme=2,globex=1"):
+        load_config()
+
+
+def test_a_tenant_with_two_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'acme' is named twice"):
+        load_config({"scheduling": {"tenant_weights": "acme=1,acme=2"}})
+
+
+@pytest.mark.parametrize("weight", ["x", "0", "inf", "nan"])
+def test_a_weight_that_is_no_number_above_0_is_refused(weight: str) -> None:
+    with pytest.raises(ConfigError, match=r"scheduling\.tenant_weights\.acme = "):
+        load_config({"scheduling": {"tenant_weights": f"acme={weight}"}})
+
+
+def test_an_empty_text_is_an_empty_list_or_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_MODEL__SERVED_NAMES", "")
+    monkeypatch.setenv("HEADRACE_SCHEDULING__TENANT_WEIGHTS", "")
+    config = load_config()
+    assert (config.model.served_names, config.scheduling.tenant_weights) == ((), {})
+
+
+@pytest.mark.parametrize("classes", ["p0,", ",p0", "p0,,p1"])
+def test_an_empty_entry_of_a_list_is_refused(classes: str) -> None:
+    with pytest.raises(ConfigError, match=r"classes = .*an entry between the commas is empty"):
+        load_config({"classes": classes})
+
+
+def test_an_unknown_policy_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match=r"scheduling\.policy = 'nonsense': .*htb, fifo, strict"):
+        load_config({"scheduling": {"policy": "nonsense"}})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_can_be_named(policy: str) -> None:
+    assert load_config({"scheduling": {"policy": policy}}).scheduling.policy == policy
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"- engine\n- kafka\n", "holds a list, not sections"),
+        (b"engine\n", "holds a str, not sections"),
+        (b"1: {}\n", "1 is not the name of a section"),
+        ("model: {source: Müller}".encode("latin-1"), "is not UTF-8"),
+        (b"engine: {", "is not valid YAML"),
+        (b"engine: \x00", "is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(
+    content: bytes, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "headrace.yaml"
+    file.write_bytes(content)
+    monkeypatch.setenv("HEADRACE_CONFIG", str(file))
+    with pytest.raises(ConfigError, match=rf"headrace\.yaml' ?.*{complaint}"):
+        load_config()
+
+
+def test_a_folder_is_no_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CONFIG", str(tmp_path))
+    with pytest.raises(ConfigError, match="can't be read: Is a directory"):
+        load_config()
+
+
+def test_a_file_of_comments_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "headrace.yaml").write_text("# later\n")
+    monkeypatch.setenv("HEADRACE_CONFIG", str(tmp_path / "headrace.yaml"))
     assert load_config().classes
