@@ -29,3 +29,9 @@ class InboundRecord:
     value: bytes | None
     """None is a tombstone."""
     headers: tuple[tuple[str, bytes], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Key, value and headers."""
+        headers = sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers

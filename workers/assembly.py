@@ -35,6 +35,8 @@ _PRIOR_OUTPUT_TOKENS = 256
 
 _STEP_CAP_S = 1.0
 _STEP_CAP_DECODES = 4.0
+_OVERSHOOT_ROWS = 1_024
+"""Records that are handed out although their class has just paused: the rest of a batch, for each class."""
 _OTHER_MESSAGES = 16_384
 """Room in the mailbox for what is not an arrival: staging results, and a revocation for each partition."""
 
@@ -49,8 +51,9 @@ class Assembly:
 
 
 def engine_inbox(max_rows: int) -> Mailbox[EngineMessage]:
-    """A mailbox that arrivals cannot fill: the residency lets in no more than `max_rows`, and one batch a partition."""
-    return Mailbox(2 * max_rows + _OTHER_MESSAGES)
+    """A mailbox that cannot fill: the residency lets in no more than `max_rows`, and once more after each rebalance
+    that comes during one step."""
+    return Mailbox(8 * (max_rows + _OVERSHOOT_ROWS) + _OTHER_MESSAGES)
 
 
 def class_tree(config: SchedulingConfig, rates: LinearStepTime, cost: CostModel, max_sequences: int) -> TreeConfig:
@@ -118,8 +121,7 @@ def assemble(
     lengths = QuantilePredictor()
     tree = class_tree(scheduling, rates, cost, engine.max_sequences)
     limits = batch_limits(engine, scheduling, rates, context_tokens)
-    # A record that was read before its class paused still gets its row.
-    index = Index(capacity=2 * max_rows)
+    index = Index(capacity=max_rows + _OVERSHOOT_ROWS)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock())
     kv = KVCacheManager(runner.num_blocks, runner.block_size)
     scheduler = BatchScheduler(

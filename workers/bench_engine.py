@@ -88,7 +88,7 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
     def prepare(arrival: Arrival) -> Any:
         return builder.prepare(arrival.record, arrival.headers)
 
-    staging = Staging(prepare, inbox.put)
+    staging = Staging(prepare, inbox.put, sink.on_broken)
     parts = assemble(
         config.engine,
         config.scheduling,

@@ -63,20 +63,22 @@ class Egress:
         self._news.set()
 
     def close(self) -> None:
-        """Let `run` return when the outbox is empty."""
+        """Let `run` return when it has published what is in the outbox. After the engine has stopped."""
         self._closing = True
         self._news.set()
 
     async def run(self) -> None:
-        while True:
+        while not self._closing:
             await self._wait()
             self._news.clear()
-            publications = self._outbox.take_all()
-            for publication in publications:
-                await self._publish(publication)
+            await self._publish_all()
             await self._send_due()
-            if self._closing and not publications:
-                return
+        # The engine has stopped: what it left is all there will be.
+        await self._publish_all()
+
+    async def _publish_all(self) -> None:
+        for publication in self._outbox.take_all():
+            await self._publish(publication)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""

@@ -5,6 +5,7 @@ or wall time: `workers.engine_thread` turns the crank, the clocks are whatever t
 code runs under a simulated runner on virtual time.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -37,6 +38,15 @@ class Revoked:
     partition: int
     epoch: int
     """The assignment that ended. What comes of a later one stays."""
+
+
+def _assignment(arrival: Arrival) -> Revoked:
+    """What will be said when the arrival's partition is taken away."""
+    return Revoked(arrival.id.topic, arrival.id.partition, arrival.epoch)
+
+
+_DROPS_A_TURN = 1_000
+"""Some tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,10 @@ class Engine:
         """Every row that the worker knows, until it has ended."""
         self._requests: dict[int, EngineRequest] = {}
         """Rows that are staged or run."""
+        self._by_assignment: dict[Revoked, dict[int, Arrival]] = {}
+        """Rows by the assignment of their partition, to be dropped when that is revoked. No empty ones."""
+        self._dropping: deque[tuple[int, Arrival]] = deque()
+        """Rows of revoked partitions, still to be dropped."""
         self._draining = False
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
@@ -118,6 +132,7 @@ class Engine:
         before_s = self._step_seconds
         for message in self._inbox.take_all():
             self._handle(message, now)
+        self._drop_revoked(now)
         for row in self._scheduler.expire(now):
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
@@ -134,7 +149,7 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
-        return plan is not None
+        return plan is not None or bool(self._dropping)
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
@@ -182,14 +197,19 @@ class Engine:
                 if self._arrivals.get(job.row) is job.arrival:
                     self._scheduler.staging_failed(job.row, now)
                     self._end(job.row, error, now)
-            case Revoked(topic, partition, epoch):
-                for row, arrival in list(self._arrivals.items()):
-                    place = arrival.id
-                    if (place.topic, place.partition, arrival.epoch) == (topic, partition, epoch):
-                        self._scheduler.cancel(row, now)
-                        self._forget(row)
+            case Revoked():
+                self._dropping.extend(self._by_assignment.pop(message, {}).items())
             case Drain():
                 self._draining = True
+
+    def _drop_revoked(self, now: float) -> None:
+        """A slice of the rows whose partitions are gone: a large backlog must not stop a step."""
+        for _ in range(min(len(self._dropping), _DROPS_A_TURN)):
+            row, arrival = self._dropping.popleft()
+            # It may have ended since, and its row may be another request's.
+            if self._arrivals.get(row) is arrival:
+                self._scheduler.cancel(row, now)
+                self._forget(row)
 
     def _add(self, arrival: Arrival, now: float) -> None:
         row = self._index.add(
@@ -209,6 +229,7 @@ class Engine:
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
         )
         self._arrivals[row] = arrival
+        self._by_assignment.setdefault(_assignment(arrival), {})[row] = arrival
         self._scheduler.enqueue(row, now)
 
     def _staged(self, message: Staged, now: float) -> None:
@@ -243,7 +264,7 @@ class Engine:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV.
             for position in fault.sequences:
                 row = plan.chunks[position].row
-                self._scheduler.cancel(row, now)
+                self._scheduler.fail(row, now)
                 self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
             return
         done = self._clock()
@@ -326,7 +347,13 @@ class Engine:
         self._forget(row)
 
     def _forget(self, row: int) -> None:
-        del self._arrivals[row]
+        arrival = self._arrivals.pop(row)
+        assignment = _assignment(arrival)
+        rows = self._by_assignment.get(assignment)
+        if rows is not None:
+            rows.pop(row, None)
+            if not rows:
+                del self._by_assignment[assignment]
         self._requests.pop(row, None)
         self._index.release(row)
 

@@ -39,19 +39,23 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the current turn. Blocks for as long as a step takes."""
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """End after the current turn. Blocks for as long as a step takes; False: it still runs after `timeout_s`."""
         self._stopping = True
         self.inbox.wake()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
+        return not self.alive
 
     @property
     def alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def wait_drained(self, timeout_s: float) -> bool:
-        """Block until a `Drain` message was read and nothing runs any more, or the time is over."""
+        """Block until a `Drain` message was read and nothing runs any more, or the time is over.
+
+        True also when the engine broke: then nothing runs either.
+        """
         return self._drained.wait(timeout_s)
 
     def _run(self) -> None:
@@ -61,6 +65,7 @@ class EngineThread:
         except BaseException as error:
             log.exception("the engine broke")
             self.on_broken(error)
+            self._drained.set()
 
     def _turn(self) -> None:
         worked = self.engine.step()

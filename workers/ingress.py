@@ -22,6 +22,8 @@ from workers.request import Arrival
 
 __all__ = ["Ingress", "IngressStatistics", "Refusal"]
 
+_LARGE_BODY_BYTES = 64 * 1024
+"""Parsed in at most some milliseconds, however it is nested."""
 _ANONYMOUS = "default"
 """Tenant of a request without a (trusted) tenant header."""
 
@@ -96,14 +98,16 @@ class Ingress:
             raise RequestError.invalid_request(
                 "body", "the record has no value (a tombstone): send a JSON body with model and messages."
             )
-        size = len(record.value)
-        if size > self._config.max_record_bytes:
-            raise RequestError.body_too_large(size, self._config.max_record_bytes)
+        if record.size_bytes > self._config.max_record_bytes:
+            raise RequestError.body_too_large(record.size_bytes, self._config.max_record_bytes)
         headers = RequestHeaders.decode(record)
         if headers.reply_topic is not None and not self.allowed(headers.reply_topic):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
-        body = loads_object(record.value)
-        request_kind(body)
+        # Parsing a large body would hold the loop up; staging checks it anyway.
+        unread = len(record.value) > _LARGE_BODY_BYTES
+        body = {} if unread else loads_object(record.value)
+        if not unread:
+            request_kind(body)
         now_s = self._monotonic_s()
         hard_deadline_s = None
         if (deadline_ms := headers.deadline_at_ms(record.timestamp_ms)) is not None:
@@ -125,7 +129,8 @@ class Ingress:
             arrived_s=now_s,
             ttft_deadline_s=None if slo_s is None else now_s + slo_s,
             hard_deadline_s=hard_deadline_s,
-            body_bytes=size,
+            body_bytes=len(record.value),
+            body_unread=unread,
             max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         )
 

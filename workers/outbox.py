@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from topics.record import RecordId
 from workers.prompt import PreparedRequest
 from workers.request import Arrival, Ending
 
@@ -40,7 +41,7 @@ class Outbox:
         self._max_pending_bytes = max_pending_bytes
         self._notify = notify
         self._lock = threading.Lock()
-        self._pending: dict[object, Publication] = {}
+        self._pending: dict[tuple[RecordId, int], Publication] = {}
         self._undelivered_bytes = 0
 
     @property
@@ -79,7 +80,9 @@ class Outbox:
             assert self._undelivered_bytes >= 0
 
     def _publication(self, arrival: Arrival, prepared: PreparedRequest | None) -> Publication:
-        publication = self._pending.get(arrival.id)
+        # A partition may be revoked and come back before egress looks: its two assignments are two streams.
+        key = (arrival.id, arrival.epoch)
+        publication = self._pending.get(key)
         if publication is None:
-            publication = self._pending[arrival.id] = Publication(arrival, prepared)
+            publication = self._pending[key] = Publication(arrival, prepared)
         return publication

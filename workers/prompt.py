@@ -84,6 +84,8 @@ class PreparedRequest:
     stream: bool
     include_usage: bool
     """A last chunk with the usage was asked for."""
+    priority: int | None = None
+    """The class that the body asks for, 0 to 3."""
 
 
 class PromptBuilder:
@@ -138,6 +140,7 @@ class PromptBuilder:
             stop=tuple(dict.fromkeys(request.stop or ())),
             stream=bool(request.stream),
             include_usage=request.wants_usage_chunk,
+            priority=request.priority,
         )
 
     # --- lengths ---
@@ -157,6 +160,8 @@ class PromptBuilder:
         )
 
     def _output_limit(self, request: GenerationRequest, prompt_tokens: int, param: str) -> int:
+        if prompt_tokens == 0:
+            raise RequestError.invalid_request(param, f"{param} has no tokens: write something.", "invalid_value")
         room = self._limits.context_tokens - prompt_tokens
         asked = request.requested_tokens
         if room < 1 or (asked is not None and asked > room):

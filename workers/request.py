@@ -40,6 +40,8 @@ class Arrival:
     body_bytes: int
     max_tokens: int | None
     """The body's own output limit, if it names one: the prior of the length prediction."""
+    body_unread: bool = False
+    """The body is too large to be parsed on the event loop: staging looks at it first."""
 
     @property
     def id(self) -> RecordId:

@@ -51,17 +51,23 @@ _LAST = 1 << 30
 class Staging:
     """Jobs in, `Staged` or `Refused` out, on one thread of its own.
 
-    Bounded by its caller: the scheduler has at most its staging quota handed out at any time.
+    Bounded by its caller: the scheduler has at most its staging quota handed out, and what a revocation left behind.
     """
 
     def __init__(
         self,
         prepare: Callable[[Arrival], PreparedRequest],
         deliver: Callable[[Staged | Refused], None],
+        on_broken: Callable[[BaseException], None],
     ) -> None:
-        """`prepare` raises `RequestError` for what the client got wrong; `deliver` must not block."""
+        """`prepare` raises `RequestError` for what the client got wrong; `deliver` must not block.
+
+        `on_broken` is called from the thread when it ends by an error: nothing will be staged any more.
+        """
         self._prepare = prepare
         self._deliver = deliver
+        self._on_broken = on_broken
+        self._stopping = False
         self._jobs: queue.PriorityQueue[_Entry] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name="headrace-staging", daemon=True)
@@ -73,19 +79,27 @@ class Staging:
         self._jobs.put(_Entry(int(job.arrival.origin_class), next(self._numbers), job))
 
     def stop(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish the job at hand, drop the rest, end the thread."""
+        self._stopping = True
         self._jobs.put(_Entry(_LAST, next(self._numbers), None))
         self._thread.join()
 
     def _run(self) -> None:
-        while (job := self._jobs.get().job) is not None:
-            self._deliver(self._stage(job))
+        try:
+            while (job := self._jobs.get().job) is not None and not self._stopping:
+                self._deliver(self._stage(job))
+        except BaseException as error:
+            log.exception("staging broke")
+            self._on_broken(error)
 
     def _stage(self, job: StageJob) -> Staged | Refused:
         try:
             return Staged(job, self._prepare(job.arrival))
         except RequestError as error:
             return Refused(job, error)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException:
+            # A panic of the tokenizer (Rust) is no Exception. One request's surprise must not stop all others.
             log.exception("staging %s failed", job.arrival.id)
             return Refused(job, RequestError.internal("Preparing the prompt failed."))

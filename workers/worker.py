@@ -10,10 +10,11 @@ End (`stop` is set): consumers pause → the engine drains within the grace peri
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opentelemetry.trace import Tracer
 
@@ -23,6 +24,7 @@ from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
 from topics.consumer import ClassConsumer, ConsumerStatistics, PartitionEpoch
+from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
@@ -37,7 +39,7 @@ from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
 from workers.loaded_model import LoadedModel
 from workers.outbox import Outbox
-from workers.prompt import PromptBuilder
+from workers.prompt import PreparedRequest, PromptBuilder
 from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
@@ -50,6 +52,9 @@ log = logging.getLogger(__name__)
 
 _DELIVERY_GRACE_S = 10.0
 """At the end, how long replies may take to reach the broker."""
+_LAST_STEP_S = 15.0
+"""A step that takes longer is taken for stuck."""
+_PRODUCER_GRACE_S = 2.0
 _RECORD_OVERHEAD_BYTES = 512
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
 
@@ -93,8 +98,8 @@ class Worker:
         groups = {priority: self._catalogue.group(priority.label) for priority in self._classes}
         group_of = {self._catalogue.requests(priority.label): groups[priority] for priority in self._classes}
         self._tracer = RequestTracer(tracer, WallClock(), group_of, config.kafka.client_id)
-        self._engine_ended = asyncio.Event()
-        self._engine_error: BaseException | None = None
+        self._thread_broke = asyncio.Event()
+        self._thread_error: BaseException | None = None
         self._intake_open = False
 
         tree = default_tree()
@@ -118,8 +123,9 @@ class Worker:
         new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
         self._inbox = engine_inbox(config.ingress.max_rows)
         self._staging = Staging(
-            lambda arrival: builder.prepare(arrival.record, arrival.headers),
+            lambda arrival: prepare(builder, arrival),
             self._inbox.put,
+            self._on_thread_broken,
         )
         self._parts = assemble(
             config.engine,
@@ -136,7 +142,7 @@ class Worker:
             cpu_clock=time.thread_time,
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
-        self._thread = EngineThread(self._parts.engine, self._inbox, self._engine_broke)
+        self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
         self._deltas = DeltaProducer(kafka)
         self._replies = {priority: ReplyProducer(kafka, priority.label) for priority in self._classes}
         self._writers = {
@@ -162,16 +168,18 @@ class Worker:
         Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
         """
         self._loop = asyncio.get_running_loop()
+        if stop.is_set():
+            return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
             producers: list[DeltaProducer | ReplyProducer] = [self._deltas, *self._replies.values()]
+            clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
-                clean_up.push_async_callback(producer.stop)
             self._staging.start()
             clean_up.push_async_callback(asyncio.to_thread, self._staging.stop)
             self._thread.start()
-            clean_up.push_async_callback(asyncio.to_thread, self._thread.stop)
+            clean_up.push_async_callback(asyncio.to_thread, self._thread.stop, _LAST_STEP_S)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(stop, tasks)
@@ -202,33 +210,51 @@ class Worker:
             tasks.create_task(self._health(self._config.health.file).run(ended))
         try:
             self._intake_open = True
-            for consumer in self._consumers.values():
-                await consumer.start()
-            watchers = [tasks.create_task(consumer.wait_closed()) for consumer in self._consumers.values()]
-            for consumer in self._consumers.values():
-                await consumer.wait_assigned()
-            self._on_progress(f"Ready: serving {', '.join(self._config.classes)} as {self._topics.replies} answers.")
-            self.ready.set()
-            await self._until_stopped(stop)
+            if await self._unless_stopped(stop, self._join_groups(tasks)):
+                self._on_progress(f"Ready: serving {', '.join(self._config.classes)} of {self._catalogue.prefix}.")
+                self.ready.set()
+                await self._unless_stopped(stop, stop.wait())
             await self._drain(egress, writers)
-            for consumer in self._consumers.values():
-                await consumer.stop()
-            await asyncio.wait(watchers)
         finally:
             ended.set()
-            for consumer in self._consumers.values():
-                await consumer.stop()
+            await self._leave_groups()
 
-    async def _until_stopped(self, stop: asyncio.Event) -> None:
-        stopping = asyncio.create_task(stop.wait())
-        broken = asyncio.create_task(self._engine_ended.wait())
+    async def _join_groups(self, tasks: asyncio.TaskGroup) -> None:
+        """Return when every group has given this worker its partitions, none included."""
+        for consumer in self._consumers.values():
+            await consumer.start()
+            tasks.create_task(consumer.wait_closed())
+        for consumer in self._consumers.values():
+            await consumer.wait_assigned()
+
+    async def _leave_groups(self) -> None:
+        """All at once: each may take seconds while the broker is away. Raises the first error, when all have left."""
+        outcomes = await asyncio.gather(
+            *(consumer.stop() for consumer in self._consumers.values()), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def _unless_stopped(self, stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
+        """Whether `work` was done before `stop`. Raises `WorkerFailedError` if a thread of ours broke meanwhile."""
+        working = asyncio.create_task(work)
+        waiting = {working, asyncio.create_task(stop.wait()), asyncio.create_task(self._thread_broke.wait())}
         try:
-            await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopping.cancel()
-            broken.cancel()
-        if self._engine_ended.is_set():
-            raise WorkerFailedError(f"the engine broke: {self._engine_error!r}") from self._engine_error
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+        self._raise_if_broken()
+        if stop.is_set():
+            return False
+        working.result()
+        return True
+
+    def _raise_if_broken(self) -> None:
+        if self._thread_error is not None:
+            raise WorkerFailedError(f"the engine broke: {self._thread_error!r}") from self._thread_error
 
     async def _drain(self, egress: asyncio.Task[None], writers: Sequence[asyncio.Task[None]]) -> None:
         """Nothing new; what runs ends within the grace period or is left; what is answered is delivered."""
@@ -240,7 +266,8 @@ class Worker:
         grace_s = self._config.egress.drain_grace_s
         if not await asyncio.to_thread(self._thread.wait_drained, grace_s):
             log.warning("some requests still ran after %g s: they are left for the next worker", grace_s)
-        await asyncio.to_thread(self._thread.stop)
+        if not await asyncio.to_thread(self._thread.stop, _LAST_STEP_S):
+            raise WorkerFailedError(f"the step that runs has not ended for {_LAST_STEP_S:g} s")
         self._egress.close()
         try:
             async with asyncio.timeout(_DELIVERY_GRACE_S):
@@ -252,6 +279,7 @@ class Worker:
             log.warning("the broker did not take all replies in %g s: the next worker answers again", _DELIVERY_GRACE_S)
             for task in (egress, *writers):
                 task.cancel()
+        self._raise_if_broken()
 
     def _health(self, path: Path) -> HealthFile:
         return HealthFile(
@@ -260,6 +288,9 @@ class Worker:
             last_turn_s=lambda: self._thread.pulse_s,
             # A step is planned within its cap; ten of them is not slow any more but stuck.
             longest_step_s=lambda: 10.0 + 10 * self._step_cap_s,
+            unhealthy=lambda: next(
+                (reason for consumer in self._consumers.values() if (reason := consumer.statistics().unhealthy)), None
+            ),
         )
 
     def statistics(self) -> WorkerStatistics:
@@ -289,6 +320,8 @@ class Worker:
                 self._residency.revoke(priority, partition.partition)
                 self._egress.revoke(*partition)
                 self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
+            # What kept the class paused may just have left with them.
+            self._resume_if_low(priority)
 
         return ClassConsumer(
             self._kafka,
@@ -317,12 +350,14 @@ class Worker:
         if refusal is not None:
             log.info("%s was answered, but it is %s: it may be answered again", record.id, refusal.value)
         self._residency.leave(priority, partition.partition, partition.epoch, record_size(record))
-        if self._intake_open and not self._residency.paused(priority):
-            self._consumers[priority].set_paused(False)
+        self._resume_if_low(priority)
         publication = terminal.publication
         if publication is None:
             return
+        was_full = self._outbox.full
         self._outbox.delivered(publication)
+        if was_full and not self._outbox.full:
+            self._inbox.wake()  # it may dispatch again
         assert publication.ending is not None
         reply = ReplySent(terminal.reply.topic, delivered.sent_s, delivered.acknowledged_s, terminal.reply.size_bytes)
         self._tracer.record(
@@ -333,16 +368,37 @@ class Worker:
             f"chatcmpl-{publication.arrival.headers.request_id}",
         )
 
+    def _resume_if_low(self, priority: PriorityClass) -> None:
+        if self._intake_open and not self._residency.paused(priority):
+            self._consumers[priority].set_paused(False)
+
     # --- from the engine's threads --------------------------------------------------------------------------------
 
     def _notify_egress(self) -> None:
         self._loop.call_soon_threadsafe(self._egress.notify)
 
-    def _engine_broke(self, error: BaseException) -> None:
-        self._engine_error = error
-        self._loop.call_soon_threadsafe(self._engine_ended.set)
+    def _on_thread_broken(self, error: BaseException) -> None:
+        """The engine thread or the staging thread has ended: nothing is computed any more."""
+        self._thread_error = error
+        self._loop.call_soon_threadsafe(self._thread_broke.set)
 
 
 def record_size(record: InboundRecord) -> int:
     """What a record counts against the residency: its bytes and some hundred for the objects around them."""
-    return len(record.value or b"") + len(record.key or b"") + _RECORD_OVERHEAD_BYTES
+    return record.size_bytes + _RECORD_OVERHEAD_BYTES
+
+
+def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:
+    """What the staging thread does with a request. Raises `RequestError`."""
+    prepared = builder.prepare(arrival.record, arrival.headers)
+    if prepared.priority is not None and arrival.body_unread:
+        raise RequestError.invalid_request(
+            "priority",
+            "priority in a body this large comes too late to choose its class: use the tier header.",
+        )
+    return prepared
+
+
+async def _stop_all(producers: Sequence[DeltaProducer | ReplyProducer]) -> None:
+    """Everything that matters was delivered in the drain: what is left gets a moment, all at once."""
+    await asyncio.gather(*(producer.stop(_PRODUCER_GRACE_S) for producer in producers))
