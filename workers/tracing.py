@@ -215,6 +215,7 @@ class RequestTracer:
             NAMES["gen_max_tokens"]: prepared.max_output_tokens,
             NAMES["gen_temperature"]: sampling.temperature,
             NAMES["gen_top_p"]: sampling.top_p,
+            NAMES["gen_seed"]: _signed(sampling.seed),
             NAMES["gen_stream"]: prepared.stream,
             NAMES["gen_output_type"]: "text",
         }
@@ -250,3 +251,8 @@ class RequestTracer:
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
         self._start(name, parent, start_s, attributes, kind).end(self._clock.ns(max(start_s, end_s)))
+
+
+def _signed(seed: int) -> int:
+    """The 64 bits as a signed number, as the request's body has it: OTLP's integers are signed."""
+    return seed - (1 << 64) if seed >> 63 else seed

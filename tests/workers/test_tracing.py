@@ -1,0 +1,56 @@
+"""Spans out of a request's timeline: what can be told without a broker."""
+
+import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.workers.engine_rig import Rig
+from workers.prompt import PreparedRequest, RequestKind
+from workers.request import Ending, FinishReason, Timeline
+from workers.sampling import SamplingParams
+from workers.tracing import ReplySent, RequestTracer, WallClock
+
+
+def spans_of(sampling: SamplingParams) -> dict[str, ReadableSpan]:
+    arrival = Rig().arrive("r1")
+    prepared = PreparedRequest(
+        kind=RequestKind.CHAT,
+        model="m",
+        created_s=0,
+        prompt_token_ids=(1, 2, 3),
+        sampling=sampling,
+        max_output_tokens=4,
+        eos_token_ids=frozenset(),
+        stop=(),
+        stream=True,
+        include_usage=False,
+    )
+    timeline = Timeline(arrived_s=1.0, staged_s=1.1, admitted_s=1.2, first_token_s=1.3, last_token_s=1.4, ended_s=1.4)
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = RequestTracer(provider.get_tracer("test"), WallClock(), {arrival.id.topic: "group"}, "client")
+    tracer.record(
+        arrival,
+        prepared,
+        Ending(FinishReason.LENGTH, timeline, 3, 4),
+        ReplySent("inference.replies", 1.4, 1.5, 100),
+        "chatcmpl-r1",
+    )
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+def test_the_generation_carries_the_seed_that_repeats_it() -> None:
+    chat = spans_of(SamplingParams(seed=42))["chat m"]
+    assert (chat.attributes or {})["gen_ai.request.seed"] == 42
+
+
+@pytest.mark.parametrize(("seed", "shown"), [(2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)])
+def test_a_seed_of_64_bits_fits_the_signed_numbers_of_otlp(seed: int, shown: int) -> None:
+    chat = spans_of(SamplingParams(seed=seed))["chat m"]
+    assert (chat.attributes or {})["gen_ai.request.seed"] == shown
+    (encoded,) = encode_spans([chat]).resource_spans[0].scope_spans[0].spans
+    values = {pair.key: pair.value.int_value for pair in encoded.attributes}
+    assert values["gen_ai.request.seed"] == shown
