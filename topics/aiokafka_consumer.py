@@ -13,6 +13,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
+from topics import aiokafka_records
 from topics.aiokafka_closing import closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
@@ -33,6 +34,7 @@ async def open_consumer(
 
     Raises `KafkaUnavailableError` after `timeout_s`.
     """
+    aiokafka_records.install()
     defaults = {"enable_auto_commit": False, "auto_offset_reset": "none"}
     consumer = AIOKafkaConsumer(*topics, **{**defaults, **settings.client_arguments(role), **arguments})
     try:

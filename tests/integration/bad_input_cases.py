@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from tests.topics.raw_batches import RawName
 from topics.headers import REQUEST_ID
 
 __all__ = ["CASES", "MODEL", "BadInput", "ErrorReply"]
@@ -69,9 +70,7 @@ _BODIES = [
     _answered("json array", b"[]", 400, "body", None, "is an array: send a JSON object"),
     _answered("json null", b"null", 400, "body", None, "is null: send a JSON object"),
     _answered("tombstone", None, 400, "body", None, "no value.*send a JSON body"),
-    _answered(
-        "no messages", orjson.dumps({"model": MODEL}), 400, "messages", "missing_required_parameter", "add"
-    ),
+    _answered("no messages", orjson.dumps({"model": MODEL}), 400, "messages", "missing_required_parameter", "add"),
     _answered("messages of the wrong shape", _chat(messages="hi"), 400, "messages", "invalid_type", "must be a list"),
     _answered("a message of the wrong shape", _chat(messages=[3]), 400, "messages.0", "invalid_type", "an object"),
     _answered("empty messages", _chat(messages=[]), 400, "messages", "invalid_value", "must not be empty"),
@@ -155,6 +154,12 @@ _HEADERS = [
     for name in ("tenant", "flow", "tier", "job-id", "kafka_replyTopic")
 ] + [
     _answered(
+        "header name not utf-8",
+        b"not json",
+        *_NOT_JSON,
+        headers=((RawName(b"tenant\xc3\x28"), b"acme"),),
+    ),
+    _answered(
         "deadline is no number",
         _chat(),
         *(400, "deadline-ms", "invalid_header", "not a whole number.*digits"),
@@ -191,6 +196,7 @@ _UNANSWERABLE = [
     BadInput("tombstone without a key", None, (), None, key=None),
     BadInput("not json, of nobody", b"\x00\x01\x02 not json", (), None),
     BadInput("request id not utf-8 and nothing else", b"not json", ((REQUEST_ID, b"\xff"),), None),
+    BadInput("header name not utf-8, of nobody", b"not json", ((RawName(b"\xff"), b"x"),), None),
 ]
 
 CASES: tuple[BadInput, ...] = (

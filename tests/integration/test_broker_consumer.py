@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from tests.integration.conftest import KafkaHandle
+from tests.topics.raw_batches import RawName, send_raw
 from topics.admin import KafkaAdmin
 from topics.assignment import PartitionEpoch
 from topics.consumer import ClassConsumer
@@ -251,6 +252,39 @@ async def test_markers_and_aborted_records_leave_holes_that_hold_nothing_back(
     assert [record.id.offset for _, record in member.received] == [0, 4]
     while await committed(member.consumer, topic) != 5:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
+
+
+async def test_a_header_name_that_is_not_utf_8_stops_neither_its_record_nor_its_neighbours(
+    settings: KafkaSettings, join: NewMember, topic: str
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers) as producer:
+        bad = (b"k", b"bad", [(RawName(b"\xff\xfe"), b"value"), ("request-id", b"r")])
+        await send_raw(producer, topic, 0, [(b"k", b"before", []), bad, (b"k", b"behind", [])])
+        await send_raw(producer, topic, 0, [(b"k", b"later", [])])
+    member = await join()
+    member.completes = True
+    await member.received_at_least(4)
+    assert member.values == [b"before", b"bad", b"behind", b"later"]
+    assert member.received[1][1].headers == ((r"\xff\xfe", b"value"), ("request-id", b"r"))
+    while await committed(member.consumer, topic) != 4:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    assert member.consumer.statistics().rebuilds == 0
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "snappy", "zstd"])
+async def test_records_arrive_whatever_their_producer_compresses_with(
+    settings: KafkaSettings, join: NewMember, topic: str, codec: str
+) -> None:
+    values = [bytes([65 + number]) * 2_000 for number in range(5)]
+    async with AIOKafkaProducer(
+        bootstrap_servers=settings.bootstrap_servers, compression_type=codec, linger_ms=50
+    ) as producer:
+        for value in values:
+            await producer.send(topic, value, partition=0)
+        await producer.flush()
+    member = await join()
+    await member.received_at_least(5)
+    assert member.values == values
 
 
 async def test_a_failing_callback_is_counted_and_makes_the_consumer_unhealthy(

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaProducer
 from tests.integration.bad_input_cases import CASES, BadInput
 from tests.integration.conftest import read_topic
 from tests.integration.worker.conftest import RunWorker
+from tests.topics.raw_batches import RawName, send_raw
 from topics.client import HeadraceClient
 from workers.config import WorkerConfig
 
@@ -59,11 +60,9 @@ async def _produce(bootstrap_servers: str, topic: str, cases: tuple[BadInput, ..
     await producer.start()
     try:
         for case in cases:
-            if case.key is None and case.value is None:
-                # `send` refuses what other clients may well send.
-                batch = producer.create_batch()
-                batch.append(key=None, value=None, timestamp=None, headers=list(case.headers))
-                await (await producer.send_batch(batch, topic, partition=0))
+            if (case.key is None and case.value is None) or any(isinstance(name, RawName) for name, _ in case.headers):
+                # aiokafka refuses what other clients may well send.
+                await send_raw(producer, topic, 0, [(case.key, case.value, case.headers)])
             else:
                 await producer.send_and_wait(topic, value=case.value, key=case.key, headers=list(case.headers))
     finally:
