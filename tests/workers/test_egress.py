@@ -1,0 +1,170 @@
+"""Egress: deltas in order, a final that says the same as its deltas, and nothing of a revoked partition."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from scheduling.priority import PriorityClass
+from tests.workers.engine_rig import Rig, letter_detokenizer
+from topics.replies import OutboundRecord
+from workers.config import EgressConfig
+from workers.egress import Egress
+from workers.outbox import Outbox
+from workers.prompt import PreparedRequest
+from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.staging import StageJob
+from workers.terminal_writer import ReplyTopics, Terminal
+
+P1 = PriorityClass.P1
+
+
+class Deltas:
+    """Takes every delta at once, while it has room."""
+
+    def __init__(self) -> None:
+        self.sent: list[OutboundRecord] = []
+        self.room = asyncio.Event()
+        self.room.set()
+
+    @property
+    def has_room(self) -> bool:
+        return self.room.is_set()
+
+    async def wait_for_room(self) -> None:
+        await self.room.wait()
+
+    def send(self, record: OutboundRecord) -> asyncio.Future[None]:
+        self.sent.append(record)
+        acknowledged = asyncio.get_running_loop().create_future()
+        acknowledged.set_result(None)
+        return acknowledged
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.terminals: list[Terminal] = []
+
+    def put(self, terminal: Terminal) -> None:
+        self.terminals.append(terminal)
+
+
+class Scene:
+    def __init__(self, **config: Any) -> None:
+        self.deltas, self.writer = Deltas(), Writer()
+        self.outbox = Outbox(1_000_000, lambda: None)
+        fakes: Any = {"deltas": self.deltas, "writers": {P1: self.writer}}
+        self.egress = Egress(
+            EgressConfig(**config),
+            outbox=self.outbox,
+            topics=ReplyTopics("d", "r", "q"),
+            groups={P1: "g"},
+            new_detokenizer=letter_detokenizer,
+            **fakes,
+        )
+
+    def request(self, request_id: str, epoch: int = 1) -> tuple[Arrival, PreparedRequest]:
+        rig = Rig()
+        rig.arrive(request_id)
+        (arrival,) = [message for message in rig.inbox.take_all() if isinstance(message, Arrival)]
+        rig.answer(StageJob(0, arrival))
+        (staged,) = rig.inbox.take_all()
+        assert not isinstance(staged, Arrival)
+        prepared = staged.prepared  # type: ignore[union-attr]  # the rig answers with Staged
+        fields = {name: getattr(arrival, name) for name in arrival.__slots__}
+        return Arrival(**fields | {"epoch": epoch}), prepared
+
+    async def run(self) -> None:
+        """All that is in the outbox, to the end."""
+        self.egress.close()
+        await asyncio.wait_for(self.egress.run(), 5)
+
+
+def end(tokens: int) -> Ending:
+    return Ending(FinishReason.LENGTH, Timeline(arrived_s=0.0), 3, tokens)
+
+
+def text(record: OutboundRecord) -> str:
+    assert record.value is not None
+    choice = orjson.loads(record.value)["choices"][0]
+    return str((choice["delta"] if "delta" in choice else choice["message"]).get("content", ""))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until it holds."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_the_final_says_what_the_deltas_said() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("r")
+    running = asyncio.create_task(scene.egress.run())
+    for token in (0, 1, 2):
+        scene.outbox.tokens(arrival, prepared, [token], None)
+        scene.egress.notify()
+        await until(lambda: len(scene.deltas.sent) == token + 1)  # noqa: B023 - awaited before the next token
+    scene.outbox.ended(arrival, prepared, end(3))
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    (terminal,) = scene.writer.terminals
+    assert text(terminal.reply) == "abc" == "".join(map(text, scene.deltas.sent))
+    assert [dict(record.headers)["seq"] for record in scene.deltas.sent] == [b"0", b"1", b"2", b"3"]
+    assert terminal.after is not None, "the final waits for the last delta"
+
+
+async def test_closing_publishes_what_the_engine_left() -> None:
+    scene = Scene()
+    for number in range(3):
+        arrival, prepared = scene.request(f"r{number}")
+        # The rig numbers its records from 0 each time: make them three records.
+        fields = {name: getattr(arrival, name) for name in arrival.__slots__}
+        place = arrival.record.id._replace(offset=number)
+        record = type(arrival.record)(place, 0, None, b"{}", ())
+        scene.outbox.ended(Arrival(**fields | {"record": record}), prepared, end(0))
+    await scene.run()
+    assert len(scene.writer.terminals) == 3
+
+
+async def test_nothing_is_answered_for_a_revoked_assignment() -> None:
+    scene = Scene()
+    arrival, prepared = scene.request("r")
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.egress.revoke(arrival.id.topic, arrival.id.partition, 1)
+    scene.outbox.ended(arrival, prepared, end(1))
+    await scene.run()
+    assert scene.writer.terminals == []
+    assert not scene.outbox.full
+
+
+async def test_a_partition_that_comes_back_starts_its_answers_anew() -> None:
+    scene = Scene()
+    old, prepared = scene.request("r", epoch=1)
+    scene.outbox.tokens(old, prepared, [0, 1], None)
+    scene.egress.revoke(old.id.topic, old.id.partition, 1)
+    new, prepared = scene.request("r", epoch=2)
+    scene.outbox.tokens(new, prepared, [0, 1, 2], None)
+    scene.outbox.ended(new, prepared, end(3))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert text(terminal.reply) == "abc"
+
+
+async def test_without_room_a_stream_coalesces() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("r")
+    scene.deltas.room.clear()
+    running = asyncio.create_task(scene.egress.run())
+    for token in (0, 1, 2):
+        scene.outbox.tokens(arrival, prepared, [token], None)
+        scene.egress.notify()
+        await until(lambda: not scene.outbox._pending)
+    assert scene.deltas.sent == []
+    scene.deltas.room.set()
+    scene.outbox.ended(arrival, prepared, end(3))
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    assert "".join(map(text, scene.deltas.sent)) == "abc"
+    assert len(scene.deltas.sent) <= 2

@@ -1,0 +1,63 @@
+"""The worker's own decisions, without a broker: who is paused, and who goes on."""
+
+import asyncio
+from typing import Any
+
+from opentelemetry import trace
+
+from scheduling.priority import PriorityClass
+from tests.workers.engine_rig import RATES
+from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from topics.consumer import PartitionEpoch
+from topics.kafka_settings import KafkaSettings
+from topics.record import InboundRecord, RecordId
+from workers.config import load_config
+from workers.loaded_model import LoadedModel
+from workers.runner import ModelLimits
+from workers.simulated_runner import SimulatedRunner, VirtualClock
+from workers.worker import Worker
+
+P3 = PriorityClass.P3
+
+
+class PlainTokenizer:
+    """What the worker asks of a tokenizer; no request gets as far as its template here."""
+
+    chat_template = None
+    backend_tokenizer = byte_level_tokenizer()
+
+    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any:
+        raise AssertionError("not asked for")
+
+
+LIMITS = ModelLimits(context_tokens=256, vocabulary=300, eos_token_ids=frozenset({1}))
+
+
+def worker() -> Worker:
+    runner = SimulatedRunner(RATES, VirtualClock(), LIMITS, num_blocks=64, block_size=16)
+    model = LoadedModel(("m",), runner, PlainTokenizer(), LIMITS, RATES, "a simulated model")
+    config = load_config({"ingress": {"max_rows": 40}})
+    return Worker(config, model, KafkaSettings("127.0.0.1:9"), trace.get_tracer("test"))
+
+
+async def test_a_class_that_was_paused_goes_on_when_its_partitions_are_revoked() -> None:
+    built = worker()
+    built._intake_open = True
+    consumer = built._consumers[P3]
+    partition = PartitionEpoch("inference.p3", 0, 1)
+    records = [
+        InboundRecord(RecordId("inference.p3", 0, offset), 0, None, b'{"prompt": "x"}', ()) for offset in range(30)
+    ]
+    consumer._on_records(partition, records)
+    assert consumer.paused
+    assert consumer._on_revoked is not None
+    await consumer._on_revoked([partition])
+    assert not consumer.paused
+
+
+async def test_a_worker_that_is_told_to_stop_before_it_starts_starts_nothing() -> None:
+    stop = asyncio.Event()
+    stop.set()
+    built = worker()
+    await asyncio.wait_for(built.run(stop), 5)
+    assert not built._thread.alive
