@@ -94,7 +94,7 @@ def text(record: OutboundRecord) -> str:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until it holds."""
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - no event of the code under test says so
             await asyncio.sleep(0)
 
 
@@ -157,14 +157,15 @@ async def test_without_room_a_stream_coalesces() -> None:
     arrival, prepared = scene.request("r")
     scene.deltas.room.clear()
     running = asyncio.create_task(scene.egress.run())
-    for token in (0, 1, 2):
-        scene.outbox.tokens(arrival, prepared, [token], None)
-        scene.egress.notify()
-        await until(lambda: not scene.outbox._pending)
-    assert scene.deltas.sent == []
-    scene.deltas.room.set()
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.egress.notify()
+    await until(lambda: not scene.outbox._pending)
+    scene.outbox.tokens(arrival, prepared, [1], None)
+    scene.outbox.tokens(arrival, prepared, [2], None)
     scene.outbox.ended(arrival, prepared, end(3))
     scene.egress.close()
+    assert scene.deltas.sent == []
+    scene.deltas.room.set()
     await asyncio.wait_for(running, 5)
     assert "".join(map(text, scene.deltas.sent)) == "abc"
     assert len(scene.deltas.sent) <= 2
