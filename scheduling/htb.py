@@ -23,16 +23,15 @@ Deviations from the kernel (design page, section 4; from 12 on found while build
     only rates. `ceil`, `lendable`, `borrow_limit` are hard.
  5  A parent's lending fills with unassigned rate + Σ lendable × idle rate; each borrow debits it and the borrower's
     allowance.
- 6  Tenants appear from a template and share their class's rate by weight among the active; debt outlives retirement.
+ 6  Tenants appear from a template and share what their class gets by weight among those that want it, by turns and not
+    by buckets (`scheduling.tenants` says why); debt outlives retirement.
  7  SFQ leaves with an exact map of flows, debts that outlive an emptied flow, and an order inside a flow.
  9  `max_wait_s`: a class's oldest row goes right after strict, within `promote_share` of the capacity.
 11  Buckets start half full: what they held before a restart is unknown.
 12  Turns are hierarchical: at each node its children take turns, by its children's quanta; a class's share doesn't
     grow with the number of what is below it. A node has one deficit for its own rate, and one for all it borrows.
-13  A tenant's right holds within its class's: in the kernel leaves go first whatever their parents owe, which a class
-    of many tenants, each with a burst, would turn into a share of any size.
-14  A ceil holds for everybody below it, also for those who are under their own rate.
-15  A node in credit stays in its parent's feed (`scheduling.htb_links`).
+13  A ceil holds for everybody below it, also for those who are under their own rate.
+14  A node in credit stays in its parent's feed (`scheduling.htb_links`).
 ==  ================================================================================================================
 
 (8, the prefix look, and 10, the ledger, are not the tree's.)
@@ -93,16 +92,15 @@ class Htb:
         restore_turns(debts or {}, root, self._links)
         self._lends = any(child.lendable < 1 for child in config.walk())
         limited = self._lends or any(child.ceil or child.borrow_limit is not None for child in config.walk())
-        self._hard = limited or any(child.tenants.borrow_limit is not None for child in config.walk())
         self._buckets = Buckets(self._links, {node.level for node in nodes_of(root)}, hard=limited)
         self._leaves = [node for node in nodes_of(root) if isinstance(node, ClassNode)]
         self._class_of: list[ClassNode | None] = [None] * len(PriorityClass)
         for node in self._leaves:
             self._class_of[node.priority] = node
             self._ages.limit(node.priority, config.of(node.priority).max_wait_s, node.leaf.rows())
-        self._strict = [node for node in self._leaves if config.of(node.priority).strict_limit is not None]
         self._ageing = [node for node in self._leaves if config.of(node.priority).max_wait_s is not None]
         self._set_rates(config.capacity_units_s if root.rate <= 0 else root.rate, now)
+        self._strict = [(node, node.strict) for node in self._leaves if node.strict is not None]
 
     # --- a row's way ----------------------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class Htb:
 
     def order(self, skip: int) -> Iterator[int]:
         """Strict classes first, then classes by quantum."""
-        for node in self._strict:
+        for node, _ in self._strict:
             if not node.mask & skip:
                 yield from node.leaf.order(0)
         streams = [
@@ -238,8 +236,6 @@ class Htb:
         return chain.from_iterable(node.leaf.rows() for node in self._leaves)
 
     def next_event(self, now: float) -> float | None:
-        if not self._hard:
-            return None
         at = hard_event(self._leaves, now)
         return None if at is None else max(at, now)
 
@@ -264,7 +260,7 @@ class Htb:
         for node in self._leaves:
             if isinstance(node.leaf, Tenants):
                 tenants = config.of(node.priority).tenants
-                node.leaf.reconfigure(tenants, config.largest_item, now)
+                node.leaf.reconfigure(tenants)
 
     def _set_rates(self, units_s: float, now: float) -> None:
         config = self._config
@@ -309,9 +305,8 @@ class Htb:
             return self._search(now, blocked)
         self._searched = False
         self._overdue = None
-        for node in self._strict:
-            strict = node.strict
-            if node.queued and strict is not None and strict.zero <= now:
+        for node, strict in self._strict:
+            if node.queued and strict.zero <= now:
                 lender = 0 if node.mode == CAN_SEND and not node.barred else _lender(node)
                 if lender is not None:
                     self._lender = lender
@@ -358,9 +353,8 @@ class Htb:
         """As `_find`, where turns are passed over: classes are blocked, or leaves let nothing go."""
         self._searched = True
         self._overdue = None
-        for node in self._strict:
-            strict = node.strict
-            if node.queued and not node.mask & blocked and strict is not None and strict.zero <= now:
+        for node, strict in self._strict:
+            if node.queued and not node.mask & blocked and strict.zero <= now:
                 lender = _lender(node)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender

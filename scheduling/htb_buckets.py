@@ -32,20 +32,20 @@ class Buckets:
 
     def spend(self, leaf: GroupNode, lender: int, cost: float, now: float) -> None:
         """A request was dispatched, or (any sign) corrected, on the path from this leaf up."""
-        node = leaf
-        bucket = node.bucket
-        while bucket is not None:
+        for node in leaf.path:
             if node.level >= lender:
                 # `TokenBucket.spend`, in place.
-                zero, full = bucket.zero, now - bucket.depth
-                zero = (zero if zero > full else full) + cost * bucket.inverse
-                bucket.zero = zero if zero > full else full
+                bucket = node.bucket
+                zero = bucket.zero
+                full = now - bucket.depth
+                if zero < full:
+                    zero = full
+                zero += cost * bucket.inverse
+                if zero < full:
+                    zero = full
+                bucket.zero = zero
                 if (zero <= now) is (node.mode != CAN_SEND):
                     self.update(node, now)
-            above = node.parent
-            assert above is not None, "only the root has no bucket"
-            node = above
-            bucket = node.bucket
         if self._hard:
             self._spend_hard(leaf, lender, cost, now)
 
@@ -82,7 +82,7 @@ class Buckets:
             self._update_limits(node, now)
             better_at = node.better_at(now)
         else:
-            better_at = inf if mode == CAN_SEND or node.bucket is None else node.bucket.zero
+            better_at = inf if mode == CAN_SEND else node.bucket.zero
         if better_at < inf and self._events[node.level].schedule(node, better_at) and better_at < self.due:
             self.due = better_at
 

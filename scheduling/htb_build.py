@@ -9,7 +9,6 @@ from typing import Any
 from scheduling.discipline import Discipline
 from scheduling.htb_node import ROOT_LEVEL, ClassNode, GroupNode
 from scheduling.priority import PriorityClass
-from scheduling.tenants import Tenants
 from scheduling.token_bucket import TokenBucket
 from scheduling.tree import ClassConfig, TreeConfig, rates
 
@@ -99,7 +98,7 @@ def _set_rates(
     node.rate = rate
     floor = tree.largest_item
     burst = max(rate * config.burst_s, floor)
-    node.bucket = _configured(node.bucket, rate, burst, now)
+    node.bucket.configure(rate, burst, now)
     ceil = None if config.ceil is None else config.ceil.of(parent_rate)
     node.ceil = None if ceil is None else _configured(node.ceil, ceil, max(ceil * config.burst_s, floor), now)
     limit = config.borrow_limit
@@ -111,8 +110,6 @@ def _set_rates(
     else:
         node.allowance = _configured(node.allowance, rate * limit, burst * limit, now)
     if isinstance(node, ClassNode):
-        if isinstance(node.leaf, Tenants):
-            node.leaf.set_rate(rate, now)
         strict = None if config.strict_limit is None else config.strict_limit.of(parent_rate)
         node.strict = (
             None

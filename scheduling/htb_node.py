@@ -58,6 +58,7 @@ class GroupNode:
         "mode",
         "name",
         "parent",
+        "path",
         "queued",
         "rate",
         "row_turns",
@@ -71,8 +72,8 @@ class GroupNode:
         """The part of its rate that is no child's."""
         self.lendable = 1.0
         """The part of its rate that it lends when it is idle."""
-        self.bucket: TokenBucket | None = None
-        """Its rate; none for the root, which is the machine and never blocks."""
+        self.bucket = TokenBucket(0.0, 0.0, 0.0, 0.0)
+        """Its rate. The root's is never charged: it is the machine, and never blocks."""
         self.allowance: TokenBucket | None = None
         """What it may still borrow, where `borrow_limit` says so."""
         self.ceil: TokenBucket | None = None
@@ -89,6 +90,8 @@ class GroupNode:
         self.level = level
         self.mask = mask
         """The priority classes below it, as bits."""
+        self.path: tuple[GroupNode, ...] = () if parent is None else (self, *parent.path)
+        """It and its ancestors, but the root: those that a cost is charged to."""
         self.children: list[GroupNode] = []
         self.mode = CAN_SEND
         self.at_ceil = False
@@ -118,14 +121,15 @@ class GroupNode:
         return self.feeds[prio].active > 0
 
     def mode_at(self, now: float) -> int:
-        if self.bucket is None or self.bucket.zero <= now:
+        if self.bucket.zero <= now:
             return CAN_SEND
         if self.allowance is None or self.allowance.zero <= now:
             return MAY_BORROW
         return CANT_SEND
 
     def buckets(self) -> list[TokenBucket]:
-        return [bucket for bucket in (self.bucket, self.allowance, self.ceil, self.lending) if bucket is not None]
+        limits = (self.allowance, self.ceil, self.lending)
+        return [self.bucket, *(bucket for bucket in limits if bucket is not None)]
 
     def better_at(self, now: float) -> float:
         """When the first bucket that is in debt now will be solvent if nothing is charged; `inf` if none is."""

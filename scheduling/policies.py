@@ -59,14 +59,7 @@ class _Leaves:
         self._links = RowLinks()
 
     def tenants(self, tree: TreeConfig, config: ClassConfig, now: float) -> Tenants:
-        return Tenants(
-            self._index,
-            config.tenants,
-            self.queue,
-            burst=tree.largest_item,
-            initial_fill=tree.initial_fill,
-            now=now,
-        )
+        return Tenants(self._index, config.tenants, self.queue)
 
     def queue(self, config: LeafConfig) -> Discipline[Any]:
         if config.policy == "sfq":

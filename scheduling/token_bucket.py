@@ -1,7 +1,6 @@
-"""A token bucket on a clock of its own, kept as the moment at which it owes nothing.
+"""A token bucket, kept as the moment at which it owes nothing.
 
-Knows a rate, a depth and one moment. Does not know what its clock counts: seconds, or a class's virtual time
-(`scheduling.share_clock`), in which the rate is a tenant's weight.
+Knows a rate, a depth and one moment. Does not know what it limits.
 
 Algorithm: instead of a level and the time it was last looked at, the bucket keeps `zero`, the clock reading at which
 its level is (or was) nought. The level at clock t is rate × (t − zero), at most the burst, so `zero` is never further
@@ -17,7 +16,7 @@ rounding of the clock times the rate; a rate of nought is taken as `MIN_RATE`.
 __all__ = ["MIN_RATE", "TokenBucket"]
 
 MIN_RATE = 1e-9
-"""Units a clock unit: one request in thirty years."""
+"""Units a second: one in thirty years."""
 
 
 class TokenBucket:

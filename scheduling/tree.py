@@ -128,17 +128,13 @@ class LeafConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantsConfig:
-    """The template from which a class's tenants appear. They share what the class's rate leaves, by weight."""
+    """The template from which a class's tenants appear. They share what the class gets, by weight."""
 
     weight: float = 1.0
     """Of a tenant not named in `weights`."""
     weights: Mapping[str, float] = field(default_factory=dict)
     quantum: int = 1024
     """Cost units a tenant of weight 1 may run ahead in its turn."""
-    burst: int | None = None
-    """Cost units that the tenant of least weight may save up; None: the tree's `largest_item`. Others by weight."""
-    borrow_limit: float | None = None
-    """Hard: what a tenant may run on others' rate, as a multiple of its own. None: no limit."""
     leaf: LeafConfig = LeafConfig()
 
     def __post_init__(self) -> None:
@@ -147,10 +143,6 @@ class TenantsConfig:
                 raise TreeError(f"weight of tenant {tenant} is {weight}: it must be above 0")
         if self.quantum < 1:
             raise TreeError(f"tenants' quantum is {self.quantum}: at least 1")
-        if self.burst is not None and self.burst < 0:
-            raise TreeError(f"tenants' burst is {self.burst}: from 0 units up")
-        if self.borrow_limit is not None and self.borrow_limit < 0:
-            raise TreeError(f"tenants' borrow_limit is {self.borrow_limit}: from 0 up")
 
     def weight_of(self, tenant: str) -> float:
         return self.weights.get(tenant, self.weight)

@@ -36,7 +36,7 @@ def tree_for(variant: str, order: FlowOrder, grouped: bool = False) -> TreeConfi
     elif variant == HARD:
         p0, p1, p2, p3 = classes
         p1 = replace(p1, ceil=Rate(share=0.4), lendable=0.5)
-        p2 = replace(p2, borrow_limit=0.5, tenants=replace(p2.tenants, borrow_limit=1.0))
+        p2 = replace(p2, borrow_limit=0.5)
         classes = (p0, p1, p2, replace(p3, lendable=0.0))
     return replace(tree, classes=classes)
 

@@ -9,7 +9,7 @@ from scheduling.index import Index
 from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Room
-from scheduling.tree import ClassConfig, Rate, TenantsConfig, TreeConfig, TreeError
+from scheduling.tree import ClassConfig, Rate, TreeConfig, TreeError
 from tests.scheduling.queue_rig import P0, P1, P2, P3, Job, Server, add, order, release
 
 CAPACITY = 1000.0
@@ -85,15 +85,6 @@ def test_a_busy_class_lends_nothing() -> None:
     classes = of(P1, rate=Rate(share=0.3)), of(P2, rate=Rate(share=0.7), lendable=0.5)
     server = Server([*flood(P1, 600), *flood(P2, 600)], tree=tree(*classes)).run(40.0)
     assert share(server, P1) == pytest.approx(0.3, abs=0.03)
-
-
-def test_a_tenants_borrow_limit_holds_within_its_class() -> None:
-    limited = of(P1, tenants=TenantsConfig(borrow_limit=0.0))
-    both = [*flood(P1, 600, tenant="a"), *flood(P1, 5, tenant="b", arrival_s=5.0)]
-    server = Server(both, tree=tree(limited)).run(20.0)
-    assert share(server, P1) > 0.9, "alone, a tenant has the class's rate for its own"
-    blocked = Server(flood(P1, 600), tree=tree(replace(limited, rate=Rate(share=0.25)), of(P2))).run(20.0)
-    assert share(blocked, P1) == pytest.approx(0.25, abs=0.02)
 
 
 def test_soft_limits_leave_nothing_idle() -> None:

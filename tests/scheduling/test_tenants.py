@@ -1,4 +1,4 @@
-"""Tenants of one class: credit, weights that change with who is there, what is remembered."""
+"""Tenants of one class: turns by weight, what is remembered. And two small parts: wake-ups, the capacity meter."""
 
 import pytest
 
@@ -10,124 +10,87 @@ from scheduling.tenants import Tenants
 from scheduling.tree import FlowOrder, LeafConfig, TenantsConfig
 from tests.scheduling.queue_rig import Job, add, release
 
-RATE = 100.0
-
 
 class Class:
-    def __init__(self, burst: int = 100, **config: object) -> None:
+    def __init__(self, **config: object) -> None:
         self.index = Index()
         rows = FlowRows(self.index, FlowOrder.FIFO)
-        self.tenants = Tenants(
-            self.index,
-            TenantsConfig(**{"quantum": 10, **config}),  # type: ignore[arg-type]
-            lambda leaf: Sfq(self.index, leaf, rows),
-            burst=burst,
-            initial_fill=0.5,
-            now=0.0,
-        )
-        self.tenants.set_rate(RATE, 0.0)
+        template = TenantsConfig(**{"quantum": 10, **config})  # type: ignore[arg-type]
+        self.tenants = Tenants(self.index, template, lambda leaf: Sfq(self.index, leaf, rows))
         self.tenant_of: dict[int, str] = {}
 
-    def push(self, tenant: str, cost: int = 10, now: float = 0.0, count: int = 1) -> None:
+    def push(self, tenant: str, cost: int = 10, count: int = 1) -> None:
         for _ in range(count):
             row = add(self.index, Job(tenant=tenant, prompt=cost, output=0))
             self.tenant_of[row] = tenant
-            self.tenants.push(row, now)
+            self.tenants.push(row, 0.0)
 
-    def pop(self, count: int, now: float = 0.0, end: bool = False) -> str:
+    def pop(self, count: int, end: bool = False) -> str:
         served = ""
         for _ in range(count):
-            popped = self.tenants.pop(now, 0)
+            popped = self.tenants.pop(0.0, 0)
             if popped is None:
                 break
             row, _, grant = popped
             served += self.tenant_of[row]
             if end:
-                self.tenants.end(grant, 0, now)
+                self.tenants.end(grant, 0, 0.0)
                 release(self.index, row)
             self.tenants.check_integrity()
         return served
 
 
-def test_tenants_in_credit_go_before_those_in_debt() -> None:
+def test_tenants_take_turns_whoever_came_first() -> None:
     one = Class()
-    one.push("a", cost=60, count=5)
-    assert one.pop(2) == "aa", "fifty were saved up at the start, and what nobody else wants"
-    one.push("b", cost=10, count=8)
-    assert one.pop(6) == "bbbbbb", "b runs on its own fifty"
-    assert set(one.pop(3)) == {"a", "b"}
-
-
-def test_time_pays_debts_by_weight_among_the_active() -> None:
-    one = Class(weights={"a": 3.0})
-    one.push("a", cost=150 + 75, count=2)
-    one.push("b", cost=50 + 75, count=2)
-    assert sorted(one.pop(2)) == ["a", "b"], "both are 75 in debt now, but a saved thrice"
-    one.push("c", cost=1, count=1)
-    assert one.pop(1) == "c"
-    # Two share now (c is in flight too): weights 3 + 1 + 1 of 100 units a second.
-    assert next(iter(one.tenants)).in_credit is False
-    one.push("a", now=1.3)
-    first = one.pop(1, now=1.3)
-    assert first == "a", "60 units a second paid its 75 in 1.25 s; b's 20 a second have not"
+    one.push("a", count=5)
+    one.push("b", count=3)
+    assert one.pop(8) == "abababaa"
 
 
 def test_a_quantum_is_by_weight() -> None:
-    one = Class(burst=0, weights={"a": 2.0})
-    one.push("a", cost=10, count=20)
-    one.push("b", cost=10, count=20)
-    served = one.pop(30)
-    assert abs(served.count("a") - 2 * served.count("b")) <= 4
+    one = Class(weight=2.0, weights={"a": 4.0})
+    one.push("a", count=20)
+    one.push("b", count=20)
+    assert one.pop(12) == "aaaabbaaaabb"
 
 
 def test_a_debt_outlives_a_tenants_leaving() -> None:
     one = Class()
-    one.push("a", cost=1050)
-    assert one.pop(1, end=True) == "a"
+    one.push("a", cost=100)
     one.push("b", count=30)
-    one.pop(8, end=True)
-    one.push("a", now=1.0)
-    assert "a" not in one.pop(4, now=1.0), "a thousand in debt, and a hundred a second"
+    assert one.pop(2, end=True) == "ab"
+    one.push("a", cost=100)
+    assert one.pop(12, end=True).index("a") >= 7
     assert len(list(one.tenants)) == 2
 
 
 def test_a_tenant_is_forgotten_when_it_makes_no_difference() -> None:
     one = Class()
     for number in range(100):
-        one.push(f"t{number}", now=float(number))
-        one.pop(1, now=float(number), end=True)
+        one.push(f"t{number}")
+        one.pop(1, end=True)
     assert len(list(one.tenants)) <= 3
     assert len(one.index.tenants) <= 3
 
 
-def test_a_new_tenant_has_what_it_would_have_saved_since_the_start() -> None:
-    one = Class(burst=100)
-    one.push("late", cost=90, count=2, now=50.0)
-    one.push("other", cost=1, now=50.0)
-    assert one.pop(2, now=50.0) in ("lateother", "otherlate")
-    assert one.pop(1, now=50.0) == "late"
-
-
-def test_new_weights_keep_debts() -> None:
+def test_a_newcomer_waits_for_one_turn_of_each_other_at_most() -> None:
     one = Class()
-    one.push("a", cost=250, count=3)
-    one.push("b", cost=250, count=3)
-    one.pop(2)
-    one.tenants.reconfigure(TenantsConfig(weights={"a": 9.0}, quantum=10), 100, 0.0)
+    for tenant in "abc":
+        one.push(tenant, count=10)
+    one.pop(4)
+    one.push("d")
+    assert "d" in one.pop(4)
+
+
+def test_new_weights_hold_from_the_next_turn() -> None:
+    one = Class()
+    one.push("a", count=40)
+    one.push("b", count=40)
+    one.pop(4)
+    one.tenants.reconfigure(TenantsConfig(weights={"a": 3.0}, quantum=10))
     one.tenants.check_integrity()
-    assert one.pop(1, now=2.5) == "a", "200 in debt, 90 a second"
-    in_credit = {one.index.tenants.name(tenant.number): tenant.in_credit for tenant in one.tenants}
-    assert in_credit == {"a": False, "b": False}
-
-
-def test_a_borrow_limit_blocks_until_the_debt_is_paid() -> None:
-    one = Class(borrow_limit=0.0)
-    one.push("a", cost=60, count=3)
-    assert one.pop(3) == "a"
-    at = one.tenants.next_event(0.0)
-    assert at == pytest.approx(0.1)
-    assert one.pop(1, now=0.09) == ""
-    assert one.pop(1, now=0.11) == "a"
+    served = one.pop(24)
+    assert abs(served.count("a") - 3 * served.count("b")) <= 3
 
 
 # --- wake-ups ---------------------------------------------------------------------------------------------------------
@@ -203,8 +166,8 @@ def test_leaf_configuration_reaches_new_tenants() -> None:
         seen.append(leaf)
         return Sfq(index, leaf, rows)
 
-    tenants = Tenants(index, TenantsConfig(), make, burst=10, initial_fill=0.5, now=0.0)
+    tenants = Tenants(index, TenantsConfig(), make)
     tenants.push(add(index, Job(tenant="a")), 0.0)
-    tenants.reconfigure(TenantsConfig(leaf=LeafConfig(quantum=7)), 10, 0.0)
+    tenants.reconfigure(TenantsConfig(leaf=LeafConfig(quantum=7)))
     tenants.push(add(index, Job(tenant="b")), 0.0)
     assert [leaf.quantum for leaf in seen] == [1024, 7]

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.share_clock import ShareClock
 from scheduling.token_bucket import TokenBucket
 
 
@@ -64,34 +63,3 @@ def test_it_is_the_bucket_that_refills_before_it_is_charged(
         level = min(burst, min(burst, level + rate * later) - units)
         bucket.spend(units, now)
         assert isclose(bucket.level(now), level, abs_tol=1e-6)
-
-
-def test_active_weights_share_the_rate() -> None:
-    clock = ShareClock(100.0, 0.0)
-    clock.join(1.0, 0.0)
-    clock.join(3.0, 0.0)
-    assert clock.share(3.0) == 75.0
-    assert clock.read(2.0) * 3.0 == 150.0
-
-
-def test_the_moment_of_a_virtual_time_moves_with_the_weights_and_its_value_does_not() -> None:
-    clock = ShareClock(100.0, 0.0)
-    clock.join(1.0, 0.0)
-    assert clock.when(200.0) == 2.0
-    clock.join(1.0, 1.0)
-    assert clock.when(200.0) == 3.0
-    clock.leave(1.0, 2.0)
-    assert clock.when(200.0) == 2.5
-
-
-def test_with_nobody_active_the_last_ones_debt_is_still_paid() -> None:
-    clock = ShareClock(100.0, 0.0)
-    clock.join(4.0, 0.0)
-    clock.leave(4.0, 0.0)
-    assert clock.read(1.0) * 4.0 == 100.0
-
-
-def test_a_share_of_nothing_never_comes() -> None:
-    clock = ShareClock(0.0, 0.0)
-    clock.join(1.0, 0.0)
-    assert clock.when(1.0) == float("inf")

@@ -78,7 +78,6 @@ def test_shares_that_add_up_in_thirds_are_no_over_commitment() -> None:
         (lambda: LeafConfig(debt_half_life_s=0), "debt_half_life_s is 0"),
         (lambda: TenantsConfig(weights={"acme": 0}), "weight of tenant acme is 0"),
         (lambda: TenantsConfig(quantum=0), "quantum is 0"),
-        (lambda: TenantsConfig(borrow_limit=-1), "borrow_limit is -1"),
         (lambda: ClassConfig(name="a"), "either a priority class or children"),
         (lambda: ClassConfig(name="a", priority=P0, weight=0), "weight is 0"),
         (lambda: ClassConfig(name="a", priority=P0, lendable=2), "lendable is 2"),
