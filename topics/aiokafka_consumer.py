@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from topics import aiokafka_records
@@ -19,7 +19,7 @@ from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
 
-__all__ = ["close_consumer", "inbound_record", "open_consumer"]
+__all__ = ["close_consumer", "inbound_record", "log_range", "open_consumer", "seek_to_the_start"]
 
 _ABANDON_STEP_S = 2.0
 
@@ -68,6 +68,21 @@ def inbound_record(record: Any) -> InboundRecord:
         value=record.value,
         headers=tuple((name, b"" if value is None else value) for name, value in record.headers),
     )
+
+
+async def seek_to_the_start(consumer: Any, partition: TopicPartition, *, timeout_s: float) -> None:
+    """Stand at the oldest record. Raises `KafkaError` (`IllegalStateError`: not assigned any more), `TimeoutError`."""
+    async with asyncio.timeout(timeout_s):
+        if not await consumer.seek_to_beginning(partition) and partition in consumer.assignment():
+            raise TimeoutError(f"no broker said where {partition} begins")
+
+
+async def log_range(consumer: Any, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
+    """The offset of the oldest record, and the one behind the last. Raises `KafkaError`, `TimeoutError`."""
+    async with asyncio.timeout(timeout_s):
+        first = (await consumer.beginning_offsets([partition]))[partition]
+        end = (await consumer.end_offsets([partition]))[partition]
+    return first, end
 
 
 async def _abandon(consumer: Any) -> None:

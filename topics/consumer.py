@@ -10,6 +10,10 @@ never leave this module and `topics.aiokafka_consumer`.
 One task is always inside `getmany(timeout_ms=…)`: aiokafka leaves the group when nobody polls, and a cancelled poll
 breaks its bookkeeping, so the poll is never cancelled while the consumer lives, and no lock is held around it.
 
+A consumer that fails is replaced. Replacing one rebalances the group twice, so a fault that comes back with every new
+consumer (a codec that is not installed) must not be met at full speed: the pauses before a replacement grow until one
+has worked for a while.
+
 Every rebalance revokes all partitions and assigns anew (aiokafka knows only the eager protocol), so each assignment
 gets a new **epoch**. `on_revoked` runs while the group waits for us: it must be short, and has a deadline.
 """
@@ -17,8 +21,7 @@ gets a new **epoch**. `on_revoked` runs while the group waits for us: it must be
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -31,9 +34,12 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 
-from topics.aiokafka_consumer import close_consumer, inbound_record, open_consumer
+from topics.aiokafka_consumer import close_consumer, inbound_record, log_range, open_consumer, seek_to_the_start
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.assignment import Assignment, PartitionEpoch
+from topics.assignment_callbacks import AssignmentCallbacks, OnAssigned, OnRevoked
+from topics.consumer_statistics import ConsumerStatistics
+from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
@@ -46,49 +52,18 @@ logger = logging.getLogger(__name__)
 _POLL_MS = 200
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between attempts to open a consumer again; the last one repeats."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
-    topic: str
-    group: str
-    assigned: int
-    """Partitions."""
-    paused: bool
-    unread: int
-    """Records that stand in the assigned partitions behind the last one handed out, as of the last fetch."""
-    resident: int
-    """Handed out and not complete."""
-    completed_beyond_base: int
-    """What a crash now would run again although it is done."""
-    records: int
-    """Handed out since the start."""
-    rebalances: int
-    commits: int
-    commits_rejected: int
-    """The group had moved on. Their records come again, to whoever owns the partition now."""
-    commits_failed: int
-    """No answer in time, or an error; tried again with the next one."""
-    offset_resets: int
-    """A partition's committed offset was out of range: records had expired unread, or the topic was made anew."""
-    records_lost: int
-    """Expired unread."""
-    rebuilds: int
-    """How often the consumer underneath was replaced."""
-    callback_failures: int
-    last_poll_s: float
-    """`time.monotonic()` of the last poll that returned."""
-    unhealthy: str | None
-    """Why this consumer can't be relied on, if so."""
+_REPLACEMENT_PAUSES_S = (0.2, 1.0, 5.0, 15.0, 30.0)
+"""Before the first replacement, the second, …; the last one repeats."""
+_STEADY_S = 60.0
+"""A consumer that has polled for so long without a fault begins with the first pause again."""
 
 
 class ClassConsumer:
     """A member of a class's group. Owned by one event loop; every method belongs to its thread.
 
     `on_records(partition, records)` gets each record of the log in order, once an epoch; it must not block, and should
-    be quick: `max_records` bounds a call. `on_assigned(partitions)` comes before the first of their records.
-    `on_revoked(partitions)` is awaited, at most `revoke_timeout_s`, then their bases are committed and their epochs
-    end: stop what runs for them, or let it end within that time.
+    be quick: `max_records` and `max_bytes` bound a call, and the loop has its turn between two. The other two tell
+    their owner of assignments: see `topics.assignment_callbacks`.
     """
 
     def __init__(
@@ -98,8 +73,8 @@ class ClassConsumer:
         topic: str,
         group: str,
         on_records: Callable[[PartitionEpoch, Sequence[InboundRecord]], None],
-        on_assigned: Callable[[Sequence[PartitionEpoch]], None] | None = None,
-        on_revoked: Callable[[Sequence[PartitionEpoch]], Awaitable[None]] | None = None,
+        on_assigned: OnAssigned | None = None,
+        on_revoked: OnRevoked | None = None,
         session_timeout_ms: int = 10_000,
         commit_interval_s: float = 0.5,
         commit_timeout_s: float = 5.0,
@@ -107,19 +82,22 @@ class ClassConsumer:
         connect_timeout_s: float = 10.0,
         fetch_max_bytes: int = 8 * 2**20,
         max_records: int = 64,
+        max_bytes: int = 2**20,
     ) -> None:
-        """`fetch_max_bytes` bounds what is fetched ahead, from each broker."""
+        """`fetch_max_bytes` bounds what is fetched ahead, from each broker.
+
+        `max_records`, `max_bytes`: of one call of `on_records`. A record that is larger comes alone.
+        """
         self._settings = settings
         self._topic = topic
         self._group = group
         self._on_records = on_records
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
+        self._owner = AssignmentCallbacks(topic, on_assigned, on_revoked, revoke_timeout_s=revoke_timeout_s)
         self._commit_interval_s = commit_interval_s
         self._commit_timeout_s = commit_timeout_s
-        self._revoke_timeout_s = revoke_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._max_records = max_records
+        self._max_bytes = max_bytes
         self._arguments: dict[str, Any] = {
             "group_id": group,
             "session_timeout_ms": session_timeout_ms,
@@ -144,9 +122,14 @@ class ClassConsumer:
         self._offset_resets = 0
         self._records_lost = 0
         self._rebuilds = 0
-        self._callback_failures = 0
         self._last_poll_s = time.monotonic()
-        self._unhealthy: str | None = None
+        self._fault: str | None = None
+        """Of the consumer underneath, until one polls well again."""
+        self._faults = 0
+        """Replacements in a row, without a steady time between them."""
+        self._failure: BaseException | None = None
+        """The bug that ended one of the two tasks."""
+        self._closed = asyncio.Event()
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -156,18 +139,21 @@ class ClassConsumer:
         consumer = await self._open()
         self._pump = asyncio.create_task(self._run(consumer), name=f"consume-{self._topic}")
         self._committer = asyncio.create_task(self._commit_regularly(), name=f"commit-{self._topic}")
+        for task in (self._pump, self._committer):
+            task.add_done_callback(self._on_task_end)
 
     async def stop(self) -> None:
         """Hand out nothing more, commit what is complete, leave the group. Idempotent.
 
-        `on_revoked` is not called. Raises what ended the consumer's task, if it was a bug (also of `on_records`).
+        `on_revoked` is not called. Then raises what ended one of the consumer's tasks before, if anything: a bug (also
+        of `on_records`).
         """
         if self._pump is None or self._committer is None:
             return
         self._stopping.set()
-        await asyncio.wait({self._pump}, timeout=2 * _POLL_MS / 1000)
-        await asyncio.wait({self._committer}, timeout=self._commit_timeout_s)
         try:
+            await asyncio.wait({self._pump}, timeout=2 * _POLL_MS / 1000)
+            await asyncio.wait({self._committer}, timeout=self._commit_timeout_s)
             await self.commit()
         finally:
             if self._consumer is not None:
@@ -178,20 +164,31 @@ class ClassConsumer:
                 task.cancel()
             await asyncio.wait({self._pump, self._committer})
             self._assignment.end(self._assignment.current(self._assignment.partitions))
-        for task in (self._pump, self._committer):
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        if self._failure is not None:
+            raise self._failure
 
     async def wait_assigned(self) -> None:
         """Return when the group has given this member its partitions, none included."""
         await self._has_assignment.wait()
 
     async def wait_closed(self) -> None:
-        """Return when `stop` has ended the consumer. Raises what ended it before, which is a bug."""
+        """Return when `stop` has ended the consumer. Raises what ended one of its tasks before, which is a bug."""
         assert self._pump is not None, "not started"
-        await asyncio.wait({self._pump})
-        if not self._pump.cancelled() and (error := self._pump.exception()) is not None:
-            raise error
+        await self._closed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        """The pump or the committer has ended: as it should, after `stop`, or by a bug, which ends us."""
+        failure: BaseException | None = None
+        if not task.cancelled():
+            failure = task.exception()
+        if failure is None and not self._stopping.is_set():
+            failure = RuntimeError(f"the task {task.get_name()} of the consumer was ended from outside")
+        if failure is not None:
+            self._failure = self._failure or failure
+        if failure is not None or task is self._pump:
+            self._closed.set()
 
     # --- work -----------------------------------------------------------------------------------------------------
 
@@ -217,6 +214,16 @@ class ClassConsumer:
         if self._consumer is not None:
             await self._commits.commit(self._consumer)
 
+    @property
+    def unhealthy(self) -> str | None:
+        """Why this consumer can't be relied on now; None: all is well (again)."""
+        failed = None if self._failure is None else f"failed: {self._failure!r}"
+        return "; ".join(filter(None, (failed, self._fault, self._owner.trouble))) or None
+
+    @property
+    def healthy(self) -> bool:
+        return self.unhealthy is None
+
     def statistics(self) -> ConsumerStatistics:
         held, commits = self._assignment.statistics(), self._commits.statistics()
         return ConsumerStatistics(
@@ -235,9 +242,9 @@ class ClassConsumer:
             offset_resets=self._offset_resets,
             records_lost=self._records_lost,
             rebuilds=self._rebuilds,
-            callback_failures=self._callback_failures,
+            callback_failures=self._owner.failures,
             last_poll_s=self._last_poll_s,
-            unhealthy=self._unhealthy,
+            unhealthy=self.unhealthy,
         )
 
     def check_integrity(self) -> None:
@@ -255,56 +262,68 @@ class ClassConsumer:
         return consumer
 
     async def _run(self, consumer: Any) -> None:
-        try:
-            while consumer is not None:
-                failure = await self._poll(consumer)
-                if failure is None:
-                    return
-                logger.warning("the consumer of %s is replaced after %r", self._topic, failure)
-                self._rebuilds += 1
-                self._unhealthy = f"replaced after {failure!r}"
-                self._consumer = None
-                await self._lose(self._assignment.partitions)
-                await close_consumer(consumer, timeout_s=self._connect_timeout_s)
-                consumer = await self._reopen()
-        except Exception as bug:
-            self._unhealthy = f"failed: {bug!r}"
-            raise
+        while consumer is not None:
+            began_s = time.monotonic()
+            failure = await self._poll(consumer)
+            if failure is None:
+                return
+            self._faults = 0 if self._last_poll_s - began_s >= _STEADY_S else self._faults
+            pause_s = _REPLACEMENT_PAUSES_S[min(self._faults, len(_REPLACEMENT_PAUSES_S) - 1)]
+            self._faults += 1
+            logger.warning("the consumer of %s is replaced in %g s after %r", self._topic, pause_s, failure)
+            self._rebuilds += 1
+            self._fault = f"replaced after {failure!r}"
+            self._consumer = None
+            await self._lose(self._assignment.partitions)
+            await close_consumer(consumer, timeout_s=self._connect_timeout_s)
+            if await self._stopping_within(pause_s):
+                return
+            consumer = await self._reopen()
 
     async def _poll(self, consumer: Any) -> BaseException | None:
         """Hand out records until the stop (None) or an error that only a new consumer may cure."""
         while not self._stopping.is_set():
             try:
                 batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._max_records)
-                for partition, records in batches.items():
-                    self._hand_out(partition.partition, records)
+                await self._hand_out(batches)
             except NoOffsetForPartitionError as error:
-                await self._begin_at_the_start(consumer, error.args[0])
+                if (failure := await self._begin_at_the_start(consumer, error.args[0])) is not None:
+                    return failure
             except OffsetOutOfRangeError as error:
-                try:
-                    for partition, offset in error.args[0].items():
-                        await self._back_into_range(consumer, partition, offset)
-                except (KafkaError, TimeoutError) as again:
-                    return again
-            except ConsumerStoppedError:
-                return None
+                for partition, offset in error.args[0].items():
+                    if (failure := await self._back_into_range(consumer, partition, offset)) is not None:
+                        return failure
             except KafkaError as error:
-                failure: BaseException = error
-                return failure
+                # It is also told to have stopped when `stop` gives up waiting for this task.
+                return None if self._stopping.is_set() and isinstance(error, ConsumerStoppedError) else error
+            else:
+                self._fault = None
             self._last_poll_s = time.monotonic()
             # A poll that finds records at hand returns without ever suspending: let the loop have its turn.
             await asyncio.sleep(0)
         return None
 
-    def _hand_out(self, partition: int, records: Sequence[Any]) -> None:
-        if partition not in self._assignment:
-            # aiokafka fetches as soon as it has the assignment, which may be before it tells the listener.
-            self._begin([partition])
-        (assigned,) = self._assignment.current([partition])
-        fresh = [inbound_record(record) for record in records if self._assignment.hand_out(partition, record.offset)]
-        self._records += len(fresh)
-        if fresh:
-            self._on_records(assigned, fresh)
+    async def _hand_out(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """In pieces, between which the loop has its turn.
+
+        If the group takes the partitions back meanwhile, or the stop comes, the rest is dropped: it was not handed
+        out, so it is not committed, and whoever owns the partition next gets it.
+        """
+        rebalances = self._rebalances
+        for place, records in batches.items():
+            partition = place.partition
+            if partition not in self._assignment:
+                # aiokafka fetches as soon as it has the assignment, which may be before it tells the listener.
+                self._begin([partition])
+            (assigned,) = self._assignment.current([partition])
+            for piece in hand_outs(map(inbound_record, records), self._max_records, self._max_bytes):
+                fresh = [record for record in piece if self._assignment.hand_out(partition, record.id.offset)]
+                self._records += len(fresh)
+                if fresh:
+                    self._on_records(assigned, fresh)
+                await asyncio.sleep(0)
+                if self._rebalances != rebalances or self._stopping.is_set():
+                    return
 
     async def _reopen(self) -> Any | None:
         """A new consumer, however long it takes. None when the stop came first."""
@@ -312,36 +331,40 @@ class ClassConsumer:
             if self._stopping.is_set():
                 return None
             try:
-                consumer = await self._open()
+                return await self._open()
             except KafkaUnavailableError as error:
-                self._unhealthy = str(error)
-                await self._stopping_within(pause_s)
-            else:
-                self._unhealthy = None
-                return consumer
+                self._fault = str(error)
+            await self._stopping_within(pause_s)
         return None
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    async def _begin_at_the_start(self, consumer: Any, partition: TopicPartition) -> None:
-        """The group never committed here: it begins with the oldest record, so that nothing is lost."""
+    async def _begin_at_the_start(self, consumer: Any, partition: TopicPartition) -> BaseException | None:
+        """The group never committed here: it begins with the oldest record, so that nothing is lost.
+
+        Returns what kept the brokers from saying where that is.
+        """
         try:
-            await consumer.seek_to_beginning(partition)
+            await seek_to_the_start(consumer, partition, timeout_s=self._connect_timeout_s)
         except IllegalStateError:
             logger.debug("%s was revoked before its position was set", partition)
+        except (KafkaError, TimeoutError) as error:
+            return error
+        return None
 
-    async def _back_into_range(self, consumer: Any, partition: TopicPartition, offset: int) -> None:
+    async def _back_into_range(self, consumer: Any, partition: TopicPartition, offset: int) -> BaseException | None:
         """The committed offset is not in the log: begin with the oldest record, in a new epoch.
 
         Either retention overtook us, and what lay between is lost; or the log is shorter than our offset, because the
         topic was made anew or an unclean leader cut it off: then what stands there may never have been run, so all of
         it is handed out. Offsets may be used again, hence the new epoch.
 
-        Raises `KafkaError` or `TimeoutError` if the brokers can't say what the range is.
+        Returns what kept the brokers from saying what the range is.
         """
-        async with asyncio.timeout(self._connect_timeout_s):
-            first = (await consumer.beginning_offsets([partition]))[partition]
-            end = (await consumer.end_offsets([partition]))[partition]
+        try:
+            first, end = await log_range(consumer, partition, timeout_s=self._connect_timeout_s)
+        except (KafkaError, TimeoutError) as error:
+            return error
         lost = max(0, first - offset)
         logger.error(
             "the offset %d of %s-%d is out of range (%d to %d): going on at %d, %d records lost",
@@ -356,6 +379,7 @@ class ClassConsumer:
             logger.debug("%s was revoked before its position was set", partition)
         else:
             self._begin([partition.partition])
+        return None
 
     # --- assignments ----------------------------------------------------------------------------------------------
 
@@ -364,19 +388,16 @@ class ClassConsumer:
         self._rebalances += 1
         epochs = self._assignment.current(partitions)
         try:
-            await self._tell_revoked(epochs)
-        except Exception as error:  # noqa: BLE001 - aiokafka would log it and go on as if nothing had happened
-            self._callback_failed("on_revoked", error)
-        if self._consumer is not None:
-            await self._commits.commit(self._consumer, epochs)
-        self._assignment.end(epochs)
+            await self._owner.revoked(epochs)
+            if self._consumer is not None:
+                await self._commits.commit(self._consumer, epochs)
+        finally:
+            # Whatever happened: they are another member's now.
+            self._assignment.end(epochs)
 
     def assigned(self, partitions: Collection[int]) -> None:
         """The listener's call: the group gives partitions. Some may have begun: see `_hand_out`."""
-        try:
-            self._begin([partition for partition in partitions if partition not in self._assignment])
-        except Exception as error:  # noqa: BLE001 - as above
-            self._callback_failed("on_assigned", error)
+        self._begin([partition for partition in partitions if partition not in self._assignment])
         self._apply_pause()
         self._has_assignment.set()
 
@@ -384,21 +405,10 @@ class ClassConsumer:
         """Partitions are gone without a last commit."""
         epochs = self._assignment.current(partitions)
         self._assignment.end(epochs)
-        await self._tell_revoked(epochs)
-
-    async def _tell_revoked(self, epochs: Sequence[PartitionEpoch]) -> None:
-        if self._on_revoked is None or not epochs:
-            return
-        try:
-            async with asyncio.timeout(self._revoke_timeout_s):
-                await self._on_revoked(epochs)
-        except TimeoutError:
-            logger.warning("revoking partitions of %s took over %g s", self._topic, self._revoke_timeout_s)
+        await self._owner.revoked(epochs)
 
     def _begin(self, partitions: Collection[int]) -> None:
-        epochs = self._assignment.begin(partitions)
-        if epochs and self._on_assigned is not None:
-            self._on_assigned(epochs)
+        self._owner.begun(self._assignment.begin(partitions))
 
     def _apply_pause(self) -> None:
         if self._consumer is None:
@@ -415,11 +425,6 @@ class ClassConsumer:
             return 0
         end, begin = self._consumer.highwater(place), self._assignment.next_offset(partition)
         return 0 if end is None or begin is None else max(0, end - begin)
-
-    def _callback_failed(self, what: str, error: Exception) -> None:
-        self._callback_failures += 1
-        self._unhealthy = f"{what} failed: {error!r}"
-        logger.error("%s of %s failed", what, self._topic, exc_info=error)
 
     # --- commits --------------------------------------------------------------------------------------------------
 

@@ -61,11 +61,19 @@ class OffsetCommits:
                 self._rejected += 1
                 logger.info("the group %s has moved on, a commit was rejected: %r", self._group, error)
             except (KafkaError, TimeoutError) as error:
-                self._failed += 1
-                logger.warning("a commit of the group %s failed and will be tried again: %r", self._group, error)
+                self._count_failure(error)
+            except asyncio.CancelledError as error:
+                # A task of aiokafka's own may have been cancelled, while its consumer closes: not we.
+                if (current := asyncio.current_task()) is not None and current.cancelling():
+                    raise
+                self._count_failure(error)
             else:
                 self._made += 1
                 self._assignment.committed(bases)
+
+    def _count_failure(self, error: BaseException) -> None:
+        self._failed += 1
+        logger.warning("a commit of the group %s failed and will be tried again: %r", self._group, error)
 
     def statistics(self) -> CommitStatistics:
         return CommitStatistics(self._made, self._rejected, self._failed)

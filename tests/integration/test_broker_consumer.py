@@ -333,6 +333,113 @@ async def test_a_bug_in_on_records_ends_the_consumer_and_is_raised(
         await member.consumer.stop()
 
 
+async def test_what_was_complete_before_a_bug_is_committed_by_stop(
+    settings: KafkaSettings, join: NewMember, topic: str, produce: Produce
+) -> None:
+    def take(partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
+        for record in records:
+            assert member.consumer.complete(partition, record.id.offset) is None
+        if records[-1].value == b"2":
+            raise ZeroDivisionError
+
+    member = Member(settings, topic, on_records=take, commit_interval_s=60.0)
+    await member.consumer.start()
+    await produce(texts(0, 3))
+    with pytest.raises(ZeroDivisionError):
+        await member.consumer.wait_closed()
+    with pytest.raises(ZeroDivisionError):
+        await member.consumer.stop()
+    assert member.consumer.statistics().commits == 1
+    again = await join()
+    await produce([b"3"])
+    await again.received_at_least(1)
+    assert again.values == [b"3"]
+
+
+@pytest.mark.parametrize("task", ["consume", "commit"])
+async def test_a_task_that_is_ended_from_outside_is_no_orderly_end(
+    settings: KafkaSettings, topic: str, task: str
+) -> None:
+    member = Member(settings, topic)
+    await member.consumer.start()
+    await member.consumer.wait_assigned()
+    assert member.consumer.healthy
+    (running,) = [each for each in asyncio.all_tasks() if each.get_name() == f"{task}-{topic}"]
+    running.cancel()
+    async with asyncio.timeout(5.0):
+        with pytest.raises(RuntimeError, match=f"{task}-{topic}.*from outside"):
+            await member.consumer.wait_closed()
+    assert not member.consumer.healthy
+    with pytest.raises(RuntimeError, match="from outside"):
+        await member.consumer.stop()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_commit_that_fails_unexpectedly_ends_the_consumer_and_the_epochs(
+    settings: KafkaSettings, topic: str, produce: Produce
+) -> None:
+    member = Member(settings, topic)
+    await member.consumer.start()
+    await produce(texts(0, 1))
+    await member.received_at_least(1)
+    (partition, record) = member.received[0]
+    # A bug of ours, as good as any: an offset that is none.
+    member.consumer._assignment._held[0].tracker._next = "no offset"  # type: ignore[assignment]
+    del member.consumer._assignment._held[0].tracker._pending[:]
+    with pytest.raises(TypeError):
+        await member.consumer.wait_closed()
+    with pytest.raises(TypeError):
+        await member.consumer.revoked([0])
+    assert member.consumer.complete(partition, record.id.offset) is OffsetRefusal.STALE_EPOCH
+    with pytest.raises(TypeError):
+        await member.consumer.stop()
+
+
+async def test_a_fault_that_every_new_consumer_meets_is_met_slowly_and_forgotten_when_it_is_gone(
+    settings: KafkaSettings, join: NewMember, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers, compression_type="zstd") as producer:
+        await producer.send_and_wait(topic, bytes(5_000), partition=0)
+    with monkeypatch.context() as without:
+        # An installation without the library that decompresses.
+        without.setattr("aiokafka.codec.cramjam", None)
+        member = await join()
+        while member.consumer.statistics().rebuilds < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        second_s = asyncio.get_running_loop().time()
+        assert "replaced after" in str(member.consumer.unhealthy)
+    await member.received_at_least(1)
+    assert asyncio.get_running_loop().time() - second_s >= 1.0
+    while not member.consumer.healthy:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def test_large_records_are_handed_out_one_by_one_and_the_loop_has_its_turn_between(
+    settings: KafkaSettings, topic: str, join: NewMember, produce: Produce
+) -> None:
+    turns = 0
+    calls: list[tuple[int, int]] = []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def take(partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
+        calls.append((turns, sum(record.size_bytes for record in records)))
+
+    await produce([bytes(200_000)] * 6)
+    member = await join(on_records=take, max_bytes=450_000)
+    counting = asyncio.create_task(count())
+    while sum(size for _, size in calls) < 1_200_000:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    counting.cancel()
+    assert max(size for _, size in calls) <= 450_000
+    assert len({turn for turn, _ in calls}) == len(calls)
+    assert member.consumer.statistics().records == 6
+
+
 async def test_stop_leaves_no_task_behind(settings: KafkaSettings, topic: str) -> None:
     member = Member(settings, topic)
     await member.consumer.start()

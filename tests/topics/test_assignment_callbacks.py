@@ -1,0 +1,49 @@
+"""The owner's callbacks: told in time, their failures counted, told and forgotten when all is well again."""
+
+import asyncio
+from collections.abc import Sequence
+
+from topics.assignment import PartitionEpoch
+from topics.assignment_callbacks import AssignmentCallbacks
+
+EPOCHS = [PartitionEpoch("t", 0, 1)]
+
+
+async def test_a_failure_stands_until_the_same_callback_has_gone_well() -> None:
+    wrong = True
+
+    async def on_revoked(epochs: Sequence[PartitionEpoch]) -> None:
+        if wrong:
+            raise ZeroDivisionError
+
+    owner = AssignmentCallbacks("t", None, on_revoked, revoke_timeout_s=1.0)
+    await owner.revoked(EPOCHS)
+    owner.begun(EPOCHS)
+    assert (owner.failures, owner.trouble) == (1, "on_revoked failed: ZeroDivisionError()")
+    wrong = False
+    await owner.revoked(EPOCHS)
+    assert (owner.failures, owner.trouble) == (1, None)
+
+
+async def test_a_callback_is_given_up_at_its_deadline() -> None:
+    ended: list[BaseException] = []
+
+    async def on_revoked(epochs: Sequence[PartitionEpoch]) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    owner = AssignmentCallbacks("t", None, on_revoked, revoke_timeout_s=0.01)
+    await owner.revoked(EPOCHS)
+    assert len(ended) == 1
+    assert (owner.failures, owner.trouble) == (0, None)
+
+
+async def test_no_partitions_are_no_news() -> None:
+    told: list[Sequence[PartitionEpoch]] = []
+    owner = AssignmentCallbacks("t", told.append, None, revoke_timeout_s=1.0)
+    owner.begun([])
+    owner.begun(EPOCHS)
+    assert told == [EPOCHS]
