@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError, ProducerClosed
 from topics.aiokafka_closing import closes_within
 from topics.kafka_settings import KafkaSettings
 
-__all__ = ["KafkaUnavailableError", "close_producer", "open_producer"]
+__all__ = ["KafkaUnavailableError", "close_producer", "list_topics", "open_producer"]
 
 _ABANDON_STEP_S = 2.0
 
@@ -46,6 +46,16 @@ async def open_producer(settings: KafkaSettings, role: str, *, timeout_s: float,
         await _abandon(producer)
         raise
     return producer
+
+
+async def list_topics(producer: Any, *, timeout_s: float) -> dict[str, int]:
+    """Every topic that this client may see, and its number of partitions, by one broker's word. None of Kafka's own.
+
+    Raises `KafkaError` or `TimeoutError` when none answers.
+    """
+    async with asyncio.timeout(timeout_s):
+        cluster = await producer.client.fetch_all_metadata()
+    return {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in cluster.topics()}
 
 
 async def close_producer(producer: Any, *, timeout_s: float) -> None:

@@ -12,13 +12,16 @@ attempt and `seq`.
 
 What no retry can cure (a topic that doesn't exist, a record too large, no right to write) refuses the one record.
 
+Reply topics are named by clients, so unknown names must not hold up the stream: aiokafka would ask for one again and
+again until a time-out. Instead all topics are listed at once, which takes one question to one broker, and at most every
+`topics_age_s`: what is not on the list is refused at once. Only names of topics that exist are ever remembered.
+
 Bounded by bytes in flight: `submit` raises when they are used up. `wait_for_room` is the way to wait.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -31,10 +34,9 @@ from aiokafka.errors import (
     KafkaError,
     OutOfOrderSequenceNumber,
     UnknownProducerId,
-    UnknownTopicOrPartitionError,
 )
 
-from topics.aiokafka_producer import KafkaUnavailableError, close_producer, open_producer
+from topics.aiokafka_producer import KafkaUnavailableError, close_producer, list_topics, open_producer
 from topics.kafka_settings import KafkaSettings
 from topics.replies import OutboundRecord
 
@@ -56,7 +58,6 @@ _CURED_BY_A_NEW_PRODUCER = (
 )
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between attempts to reach a broker; the last one repeats."""
-_TOPICS_REMEMBERED = 1_000
 
 
 class ProducerFullError(Exception):
@@ -107,10 +108,12 @@ class RecordProducer:
         connect_timeout_s: float = 10.0,
         delivery_timeout_s: float = 20.0,
         metadata_timeout_s: float = 3.0,
+        topics_age_s: float = 5.0,
     ) -> None:
         """`role` names the connection in the broker's logs. `max_record_bytes` should be the topics' own limit.
 
-        `metadata_timeout_s`: how long a topic that no broker knows is looked for.
+        `metadata_timeout_s`: for a broker to list the topics. `topics_age_s`: for so long a topic that is made may
+        still be refused.
         """
         self._settings = settings
         self._role = role
@@ -119,6 +122,7 @@ class RecordProducer:
         self._connect_timeout_s = connect_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
         self._metadata_timeout_s = metadata_timeout_s
+        self._topics_age_s = topics_age_s
         self._task: asyncio.Task[None] | None = None
         self._unacknowledged: dict[int, _Entry] = {}
         """In the order of submission; those that the current producer has taken come first."""
@@ -127,10 +131,10 @@ class RecordProducer:
         self._generation = 0
         """Of the producer underneath: failures reported by an earlier one no longer matter."""
         self._failure: BaseException | None = None
-        self._partitions_of: dict[str, Collection[int]] = {}
-        """Topics that the current producer was told of."""
-        self._missing_topics: dict[str, float] = {}
-        """Topic → until when it is refused without asking again, on the loop's clock."""
+        self._partitions_of: dict[str, int] = {}
+        """Topic → its number of partitions: all that the current producer was told of."""
+        self._listed_s: float | None = None
+        """When it was told, on the loop's clock."""
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -291,34 +295,25 @@ class RecordProducer:
         return None
 
     async def _unknown_place(self, producer: Any, record: OutboundRecord) -> RecordRefusedError | None:
-        """Why the topic or the partition can't be written to; asks the brokers at most once in a while."""
-        known = self._partitions_of.get(record.topic)
-        if known is not None and (record.partition is None or record.partition in known):
+        """Why the topic or the partition can't be written to. Raises `KafkaError` or `TimeoutError` if nobody knows."""
+        if (refusal := self._refusal(record)) is None:
             return None
         now_s = asyncio.get_running_loop().time()
-        missing = RecordRefusedError(f"the topic {record.topic!r} does not exist: run `headrace topics create`")
-        if self._missing_topics.get(record.topic, 0.0) > now_s:
-            return missing
-        try:
-            async with asyncio.timeout(self._metadata_timeout_s):
-                partitions = await producer.partitions_for(record.topic)
-        except (UnknownTopicOrPartitionError, TimeoutError):
-            # The same is raised while no broker answers at all.
-            async with asyncio.timeout(self._metadata_timeout_s):
-                answered = await producer.client.force_metadata_update()
-            if not answered:
-                raise
-            if len(self._missing_topics) >= _TOPICS_REMEMBERED:
-                self._missing_topics.clear()
-            self._missing_topics[record.topic] = now_s + 10 * self._metadata_timeout_s
-            return missing
-        except BrokerResponseError as error:
-            if _hopeless(error):
-                return RecordRefusedError(f"the topic {record.topic!r} can't be written to: {error!r}")
-            raise
-        if len(self._partitions_of) < _TOPICS_REMEMBERED:
-            self._partitions_of[record.topic] = partitions
-        if record.partition is not None and record.partition not in partitions:
+        if self._listed_s is not None and now_s < self._listed_s + self._topics_age_s:
+            return refusal
+        self._partitions_of = await list_topics(producer, timeout_s=self._metadata_timeout_s)
+        self._listed_s = now_s
+        return self._refusal(record)
+
+    def _refusal(self, record: OutboundRecord) -> RecordRefusedError | None:
+        """By what was listed last."""
+        partitions = self._partitions_of.get(record.topic)
+        if partitions is None:
+            return RecordRefusedError(
+                f"the topic {record.topic!r} does not exist, or may not be seen by this client: "
+                "run `headrace topics create`, or name another"
+            )
+        if record.partition is not None and not 0 <= record.partition < partitions:
             return RecordRefusedError(f"the topic {record.topic!r} has no partition {record.partition}")
         return None
 
@@ -349,7 +344,8 @@ class RecordProducer:
 
     def _send_again(self) -> None:
         self._failure = None
-        self._partitions_of.clear()
+        self._partitions_of = {}
+        self._listed_s = None
         for entry in self._unacknowledged.values():
             entry.sent_s = None
         self._unsent = deque(self._unacknowledged.values())

@@ -94,6 +94,41 @@ async def test_a_record_that_cannot_be_delivered_is_refused_and_holds_nothing_up
         await replies.send_terminal(missing_topic)
 
 
+async def test_invented_topics_do_not_hold_the_others_up(
+    settings: KafkaSettings, catalogue: Catalogue, replies: ReplyProducer
+) -> None:
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    invented = [OutboundRecord(f"{catalogue.prefix}.mine-{number}", None, b"k", b"v") for number in range(100)]
+    good = context(catalogue, 1).final(b"good")
+    outcomes = await replies.send_terminals([*invented, good])
+    assert [isinstance(outcome, RecordRefusedError) for outcome in outcomes] == [True] * 100 + [False]
+    # aiokafka alone asks for each of them for seconds.
+    assert loop.time() - begun_s < 3.0
+
+
+async def test_a_topic_that_was_refused_is_written_to_once_it_is_there(
+    settings: KafkaSettings, catalogue: Catalogue
+) -> None:
+    producer = RecordProducer(settings, "late", topics_age_s=0.1)
+    await producer.start()
+    record = OutboundRecord(f"{catalogue.prefix}.late", 0, b"k", b"v")
+    with pytest.raises(RecordRefusedError, match="does not exist"):
+        await producer.submit(record)
+    async with KafkaAdmin(settings) as admin:
+        await admin.create_topic(record.topic, partitions=1, replication_factor=1, configs={})
+    refused = True
+    while refused:
+        try:
+            await producer.submit(record)
+        except RecordRefusedError:
+            await asyncio.sleep(0.1)
+        else:
+            refused = False
+    await producer.stop()
+    assert [found.value for found in await read_topic(settings.bootstrap_servers, record.topic)] == [b"v"]
+
+
 async def test_bytes_in_flight_are_bounded(settings: KafkaSettings, catalogue: Catalogue) -> None:
     producer = RecordProducer(settings, "bounded", max_in_flight_bytes=10_000)
     await producer.start()
