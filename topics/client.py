@@ -21,7 +21,7 @@ from typing import Any, Self
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Tracer
 
-from topics.admin import KafkaAdmin
+from topics.admin import AdminError, KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import CLASS_LABELS, Catalogue
 from topics.codec import dumps
@@ -49,6 +49,8 @@ __all__ = [
     "RequestRefusedError",
     "Stream",
     "StreamDelta",
+    "TopicMissingError",
+    "UnknownRequestError",
     "UnreadableReplyError",
 ]
 
@@ -63,6 +65,20 @@ class ReplyTimeoutError(TimeoutError):
 
 class RequestRefusedError(Exception):
     """The request can't be put on its topic: it is too large for it, or the topic is not there."""
+
+
+class TopicMissingError(LookupError):
+    """A topic that the client needs is not there."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist: create it with `headrace topics create`")
+
+
+class UnknownRequestError(LookupError):
+    """The request was not sent by this client, or its answer was taken, or it was forgotten."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {request_id!r} is not waiting: it was not sent here, or its answer was taken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +114,7 @@ class Stream:
         """Raises `RequestFailedError`, `ReplyTimeoutError`, `AnswerChangedError`, `UnreadableReplyError`.
 
         The time-out counts from the start of the iteration, and is only looked at while waiting for the worker. Raises
-        `LookupError` if the request is not (or no longer) this client's.
+        `UnknownRequestError` if the request is not (or no longer) this client's.
         """
         pending = self._client._pending_of(self.request_id)
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
@@ -151,13 +167,16 @@ class HeadraceClient:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Raises `KafkaUnavailableError` if no broker answers, `LookupError` if a reply topic doesn't exist."""
+        """Raises `KafkaUnavailableError` if no broker answers, `TopicMissingError` if a reply topic doesn't exist."""
         async with KafkaAdmin(self._settings, timeout_s=_CONNECT_TIMEOUT_S) as admin:
-            topics = (await admin.cluster()).topics
+            try:
+                topics = (await admin.cluster()).topics
+            except AdminError as error:
+                raise KafkaUnavailableError(self._settings, error) from error
         async with AsyncExitStack() as stack:
             for topic in (self._catalogue.deltas, self._catalogue.replies):
                 if topic not in topics:
-                    raise LookupError(f"topic {topic!r} does not exist: create it with `headrace topics create`")
+                    raise TopicMissingError(topic)
                 reader = ReplyReader(
                     self._settings,
                     topic,
@@ -317,7 +336,7 @@ class HeadraceClient:
 
     def _pending_of(self, request_id: str) -> _Pending:
         if request_id not in self._pending:
-            raise LookupError(f"request {request_id!r} is not waiting: it was not sent here, or its answer was taken")
+            raise UnknownRequestError(request_id)
         return self._pending[request_id]
 
     async def _news(self, request_id: str, pending: _Pending, deadline_s: float, timeout_s: float) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka.errors import KafkaError
+
 from topics.aiokafka_consumer import close_consumer, open_consumer
+from topics.aiokafka_producer import KafkaUnavailableError
 from topics.headers import ATTEMPT, CORRELATION_ID, EVENT, REQUEST_ID, SEQ, TOKENS, ReplyEvent
 from topics.kafka_settings import KafkaSettings
 from topics.replies import decode_token_ids
@@ -82,7 +85,7 @@ class ReplyReader:
     async def start(self, timeout_s: float) -> None:
         """Connect, and stand at the end of every partition: replies to what is sent after this are all seen.
 
-        The topic must exist. Raises `KafkaUnavailableError`, `TimeoutError`.
+        The topic must exist. Raises `KafkaUnavailableError`.
         """
         self._consumer = await open_consumer(
             self._settings,
@@ -95,11 +98,14 @@ class ReplyReader:
             fetch_max_wait_ms=_POLL_MS,
         )
         partitions = self._consumer.assignment()
-        async with asyncio.timeout(timeout_s):
-            await self._consumer.seek_to_end(*partitions)
-            for partition in partitions:
-                # The seek is lazy; asking for the position makes it happen now.
-                await self._consumer.position(partition)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._consumer.seek_to_end(*partitions)
+                for partition in partitions:
+                    # The seek is lazy; asking for the position makes it happen now.
+                    await self._consumer.position(partition)
+        except (KafkaError, TimeoutError) as error:
+            raise KafkaUnavailableError(self._settings, error) from error
 
     async def run(self) -> None:
         """Read until `stop`. Raises what aiokafka can't get over by itself."""

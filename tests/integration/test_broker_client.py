@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import orjson
 import pytest
+from aiokafka import AIOKafkaProducer
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.integration.conftest import KafkaHandle
+from tests.topics.raw_batches import RawName, send_raw
 from topics.admin import KafkaAdmin
+from topics.aiokafka_producer import KafkaUnavailableError
 from topics.assignment import PartitionEpoch
 from topics.catalogue import Catalogue, create_topics
 from topics.client import (
@@ -18,6 +21,8 @@ from topics.client import (
     ReplyTimeoutError,
     RequestFailedError,
     RequestRefusedError,
+    TopicMissingError,
+    UnknownRequestError,
     UnreadableReplyError,
 )
 from topics.consumer import ClassConsumer
@@ -239,7 +244,7 @@ async def test_what_the_caller_got_wrong_is_said_at_once(
 
 async def test_an_answer_can_be_taken_once(client: HeadraceClient) -> None:
     answer = await client.complete("go", priority="p0")
-    with pytest.raises(LookupError, match="its answer was taken"):
+    with pytest.raises(UnknownRequestError, match="its answer was taken"):
         await client.result(answer.request_id)
 
 
@@ -253,8 +258,25 @@ async def test_closing_tells_those_who_wait_and_leaves_no_task(settings: KafkaSe
     assert len(asyncio.all_tasks()) == 1
 
 
+async def test_entering_without_a_broker_fails_with_the_address() -> None:
+    with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:9"):
+        async with HeadraceClient("127.0.0.1:9"):
+            raise AssertionError("there is nobody to ask")
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_header_name_that_is_not_utf_8_among_the_replies_ends_no_stream(
+    client: HeadraceClient, settings: KafkaSettings, catalogue: Catalogue
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers) as producer:
+        for topic in (catalogue.deltas, catalogue.replies):
+            for partition in range(2):
+                await send_raw(producer, topic, partition, [(b"k", b"v", [(RawName(b"\xff"), b"v")])])
+    assert (await client.complete("go", priority="p0")).text == "Water falls down."
+
+
 async def test_missing_topics_are_named_with_the_command_that_creates_them(settings: KafkaSettings) -> None:
-    with pytest.raises(LookupError, match=r"nowhere\.deltas.*headrace topics create"):
+    with pytest.raises(TopicMissingError, match=r"nowhere\.deltas.*headrace topics create"):
         async with HeadraceClient(settings, topic_prefix="nowhere"):
             raise AssertionError("there is nothing to read")
     assert len(asyncio.all_tasks()) == 1
