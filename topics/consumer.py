@@ -10,9 +10,7 @@ never leave this module and `topics.aiokafka_consumer`.
 One task is always inside `getmany(timeout_ms=…)`: aiokafka leaves the group when nobody polls, and a cancelled poll
 breaks its bookkeeping, so the poll is never cancelled while the consumer lives, and no lock is held around it.
 
-A consumer that fails is replaced. Replacing one rebalances the group twice, so a fault that comes back with every new
-consumer (a codec that is not installed) must not be met at full speed: the pauses before a replacement grow until one
-has worked for a while.
+A consumer that fails is replaced, after a pause (`topics.replacement_pauses`).
 
 Every rebalance revokes all partitions and assigns anew (aiokafka knows only the eager protocol), so each assignment
 gets a new **epoch**. `on_revoked` runs while the group waits for us: it must be short, and has a deadline.
@@ -44,6 +42,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
 from topics.record import InboundRecord
+from topics.replacement_pauses import ReplacementPauses
 
 __all__ = ["ClassConsumer", "ConsumerStatistics", "PartitionEpoch"]
 
@@ -52,10 +51,6 @@ logger = logging.getLogger(__name__)
 _POLL_MS = 200
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between attempts to open a consumer again; the last one repeats."""
-_REPLACEMENT_PAUSES_S = (0.2, 1.0, 5.0, 15.0, 30.0)
-"""Before the first replacement, the second, …; the last one repeats."""
-_STEADY_S = 60.0
-"""A consumer that has polled for so long without a fault begins with the first pause again."""
 
 
 class ClassConsumer:
@@ -125,8 +120,7 @@ class ClassConsumer:
         self._last_poll_s = time.monotonic()
         self._fault: str | None = None
         """Of the consumer underneath, until one polls well again."""
-        self._faults = 0
-        """Replacements in a row, without a steady time between them."""
+        self._pauses = ReplacementPauses()
         self._failure: BaseException | None = None
         """The bug that ended one of the two tasks."""
         self._closed = asyncio.Event()
@@ -267,9 +261,7 @@ class ClassConsumer:
             failure = await self._poll(consumer)
             if failure is None:
                 return
-            self._faults = 0 if self._last_poll_s - began_s >= _STEADY_S else self._faults
-            pause_s = _REPLACEMENT_PAUSES_S[min(self._faults, len(_REPLACEMENT_PAUSES_S) - 1)]
-            self._faults += 1
+            pause_s = self._pauses.after(self._last_poll_s - began_s)
             logger.warning("the consumer of %s is replaced in %g s after %r", self._topic, pause_s, failure)
             self._rebuilds += 1
             self._fault = f"replaced after {failure!r}"
