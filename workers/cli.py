@@ -12,7 +12,9 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-__all__ = ["UsageError", "main"]
+__all__ = ["CommandFailedError", "UsageError", "main"]
+
+log = logging.getLogger(__name__)
 
 COMMANDS = {
     "demo": "Kafka, a worker, a batch flood and an urgent prompt on this machine; ends by itself",
@@ -26,8 +28,16 @@ COMMANDS = {
 }
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+OWN_PACKAGES = frozenset({"workers", "scheduling", "kvcache", "topics"})
+
+
 class UsageError(Exception):
     """What the user got wrong, in a sentence that names it and the remedy. Exit code 2, no traceback."""
+
+
+class CommandFailedError(Exception):
+    """What failed though nothing was wrong with the order, in a sentence. Exit code 1, no traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +59,20 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         print(f"headrace: no command {name!r}; the commands are: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
+    try:
+        return _command(name, rest)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in OWN_PACKAGES:
+            raise  # a bug
+        print(
+            f"headrace: `headrace {name}` needs the package {error.name}, which is not installed: "
+            "pip install 'headrace[worker]'",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _command(name: str, rest: Sequence[str]) -> int:
     module = importlib.import_module(f"workers.commands.{name}")
     parser = argparse.ArgumentParser(
         prog=f"headrace {name}",
@@ -56,7 +80,13 @@ def _dispatch(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration file (see `headrace config`)")
-    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning (the default) or error")
+    parser.add_argument(
+        "--log-level",
+        type=str.lower,
+        choices=LOG_LEVELS,
+        metavar="LEVEL",
+        help="debug, info, warning (the default) or error",
+    )
     module.add_arguments(parser)
     parsed = parser.parse_args(rest)
     if parsed.config is not None:
@@ -78,9 +108,16 @@ def _run(module: ModuleType, parsed: argparse.Namespace) -> int:
     try:
         code = module.run(parsed)
     except UsageError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 2
+        return _say(error, 2)
+    except CommandFailedError as error:
+        return _say(error, 1)
     assert isinstance(code, int)
+    return code
+
+
+def _say(error: UsageError | CommandFailedError, code: int) -> int:
+    log.debug("why", exc_info=error)
+    print(f"headrace: {error}", file=sys.stderr)
     return code
 
 

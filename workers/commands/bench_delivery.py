@@ -8,7 +8,6 @@ A, a bare consumer produces to B, consume from B. Both are run by turns in one p
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
 import uuid
@@ -21,10 +20,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from topics.catalogue import CLASS_LABELS
 from topics.client import HeadraceClient
-from topics.kafka_distribution import BrokerError
 from topics.local_broker import LocalBroker
-from workers.commands.serving import add_worker_arguments, load_with_progress, worker_config
+from workers.commands.connection import connection
+from workers.commands.explained import explained
+from workers.commands.serving import (
+    add_worker_arguments,
+    check_this_machine,
+    load_with_progress,
+    local_kafka,
+    worker_config,
+)
 from workers.config import WorkerConfig
 
 __all__ = ["add_arguments", "run"]
@@ -42,16 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True, highlight=False)
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-            LocalBroker(Path(folder), on_progress=console.print) as broker,
-        ):
-            config = worker_config(arguments, kafka={"bootstrap_servers": broker.bootstrap_servers})
-            runs = asyncio.run(_measure(config, arguments.requests, console))
-    except BrokerError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
+    check_this_machine(worker_config(arguments))  # what is wrong is said before anything starts
+    with (
+        explained(),
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        LocalBroker(Path(folder), on_progress=console.print) as broker,
+    ):
+        config = worker_config(arguments, classes=CLASS_LABELS, kafka=local_kafka(broker.bootstrap_servers))
+        runs = asyncio.run(_measure(config, arguments.requests, console))
     from workers.bench_record import bench_record, write_record
 
     figures = _figures(runs) | {"ingress_records_s": _ingress_rate()}
@@ -77,7 +82,11 @@ async def _measure(config: WorkerConfig, requests: int, console: Console) -> lis
     runs: list[dict[str, float]] = []
     async with (
         local_worker(config, model, console, span_processors=[SimpleSpanProcessor(exporter)]) as worker,
-        HeadraceClient(servers, tracer=worker.provider.get_tracer("headrace.client")) as client,
+        HeadraceClient(
+            connection(config.kafka, "headrace-bench"),
+            topic_prefix=config.kafka.topic_prefix,
+            tracer=worker.provider.get_tracer("headrace.client"),
+        ) as client,
         _echo(servers) as echo,
     ):
         for number in range(-3, requests):  # the first three warm up

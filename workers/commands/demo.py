@@ -7,7 +7,6 @@ one's answer is streamed to the terminal. Then a table (who got what) and one re
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,10 +17,18 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from topics.catalogue import CLASS_LABELS
 from topics.client import Answer, HeadraceClient
-from topics.kafka_distribution import BrokerError
 from topics.local_broker import LocalBroker
-from workers.commands.serving import add_worker_arguments, load_with_progress, worker_config
+from workers.commands.connection import connection
+from workers.commands.explained import explained
+from workers.commands.serving import (
+    add_worker_arguments,
+    check_this_machine,
+    load_with_progress,
+    local_kafka,
+    worker_config,
+)
 from workers.config import WorkerConfig
 
 __all__ = ["add_arguments", "run"]
@@ -70,27 +77,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.json, highlight=False)
     started_s = time.monotonic()
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder,
-            LocalBroker(Path(folder), on_progress=console.print) as broker,
-        ):
-            config = worker_config(
-                arguments,
-                kafka={"bootstrap_servers": broker.bootstrap_servers},
-                scheduling={"tenant_weights": _TENANT_WEIGHTS},
-                **({} if arguments.max_sequences else {"engine": {"max_sequences": 16}}),
-            )
-            served = asyncio.run(_story(config, console))
-    except BrokerError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
+    check_this_machine(worker_config(arguments))  # what is wrong is said before anything starts
+    with (
+        explained(),
+        tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder,
+        LocalBroker(Path(folder), on_progress=console.print) as broker,
+    ):
+        served = asyncio.run(_story(_config(arguments, broker.bootstrap_servers), console))
     if arguments.json:
         print(json.dumps(_figures(served)))
     else:
         console.print(_table(served))
         console.print(f"Done in {time.monotonic() - started_s:.0f} s. Next: `headrace dev`, then `headrace send`.")
     return 0
+
+
+def _config(arguments: argparse.Namespace, bootstrap_servers: str) -> WorkerConfig:
+    """The user's settings, but for what the story is about: all classes are served, and tenants weigh what it says."""
+    return worker_config(
+        arguments,
+        classes=CLASS_LABELS,
+        kafka=local_kafka(bootstrap_servers),
+        scheduling={"tenant_weights": _TENANT_WEIGHTS, "trust_tenant_header": True},
+        **({} if arguments.max_sequences else {"engine": {"max_sequences": 16}}),
+    )
 
 
 async def _story(config: WorkerConfig, console: Console) -> list[Served]:
@@ -105,18 +115,19 @@ async def _story(config: WorkerConfig, console: Console) -> list[Served]:
     processors = [SimpleSpanProcessor(exporter)]
     async with local_worker(config, model, console, span_processors=processors, partitions=2) as worker:
         tracer = worker.provider.get_tracer("headrace.client")
-        async with HeadraceClient(config.kafka.bootstrap_servers, tracer=tracer) as client:
+        kafka = connection(config.kafka, "headrace-demo")
+        async with HeadraceClient(kafka, topic_prefix=config.kafka.topic_prefix, tracer=tracer) as client:
             served, first = await _play(client, console)
-    spans = [span for span in exporter.get_finished_spans() if span.context is not None]
+    spans = [(span, span.context) for span in exporter.get_finished_spans() if span.context is not None]
     trace_id = next(
-        span.context.trace_id
-        for span in spans
-        if (span.attributes or {}).get("messaging.message.id") == first and span.context is not None
+        (context.trace_id for span, context in spans if (span.attributes or {}).get("messaging.message.id") == first),
+        None,
     )
+    if trace_id is None:
+        console.print("\nNo trace of the first urgent request: OTEL_SDK_DISABLED or OTEL_TRACES_SAMPLER keeps it out.")
+        return served
     console.print("\nThe trace of the first urgent request, from the producer to the last token:")
-    console.print(
-        trace_tree([span for span in spans if span.context is not None and span.context.trace_id == trace_id])
-    )
+    console.print(trace_tree([span for span, context in spans if context.trace_id == trace_id]))
     return served
 
 

@@ -14,10 +14,11 @@ from rich.console import Console
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from workers.commands.connection import connection
+from workers.commands.explained import explained
 from workers.config import WorkerConfig
 from workers.loaded_model import LoadedModel
 from workers.telemetry import tracer_provider
-from workers.worker import Worker
+from workers.worker import TopicsNotReadyError, Worker, WorkerFailedError
 
 __all__ = ["LocalWorker", "local_worker"]
 
@@ -39,8 +40,21 @@ async def local_worker(
 ) -> AsyncIterator[LocalWorker]:
     """A worker that has joined its groups. Leaving the block drains it.
 
-    A worker that breaks cancels the block, and the block raises what broke it.
+    A worker that breaks cancels the block, and the block raises what broke it, told by `explained`.
     """
+    with explained(TopicsNotReadyError, WorkerFailedError):
+        async with _local_worker(config, model, console, span_processors, partitions) as running:
+            yield running
+
+
+@asynccontextmanager
+async def _local_worker(
+    config: WorkerConfig,
+    model: LoadedModel,
+    console: Console,
+    span_processors: Sequence[SpanProcessor],
+    partitions: int | None,
+) -> AsyncIterator[LocalWorker]:
     kafka = connection(config.kafka, config.kafka.client_id)
     catalogue = Catalogue(
         prefix=config.kafka.topic_prefix,

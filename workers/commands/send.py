@@ -9,17 +9,25 @@ With --json: one line for each piece of text, then one for the whole answer.
 
 import argparse
 import asyncio
+import logging
 import sys
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from topics.aiokafka_producer import KafkaUnavailableError
-from topics.client import HeadraceClient, ReplyTimeoutError, RequestFailedError
+from topics.client import HeadraceClient, Stream
 from workers.cli import UsageError
-from workers.commands.connection import add_kafka_arguments, kafka_settings, topic_prefix
+from workers.commands.connection import add_kafka_arguments, connection, kafka_config
+from workers.commands.explained import explained
+from workers.telemetry import export_is_wanted, tracer_provider
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 __all__ = ["add_arguments", "run"]
+
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,38 +51,64 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     if not prompt.strip():
         raise UsageError("the prompt is empty: give it as an argument, or on standard input with -")
-    return asyncio.run(_send(arguments, prompt))
+    with explained():
+        _print_end(asyncio.run(_send(arguments, prompt)), as_json=arguments.json)
+    return 0
 
 
-async def _send(arguments: argparse.Namespace, prompt: str) -> int:
+async def _send(arguments: argparse.Namespace, prompt: str) -> Stream:
     messages = [{"role": "user", "content": prompt}]
     if arguments.system:
         messages.insert(0, {"role": "system", "content": arguments.system})
     names = ("model", "max_tokens", "temperature", "top_p", "seed", "stop")
     body: dict[str, Any] = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    async with AsyncExitStack() as stack:
+        provider = _provider()
+        if provider is not None:
+            stack.push_async_callback(asyncio.to_thread, provider.shutdown)
+        client = await _connect(arguments, provider, stack)
+        stream = await client.stream(
+            messages, priority=arguments.priority, tenant=arguments.tenant, flow=arguments.flow, **body
+        )
+        async for delta in stream:
+            if arguments.json:
+                _print_json({"text": delta.text, "tokens": delta.token_ids})
+            else:
+                print(delta.text, end="", flush=True)
+    return stream
+
+
+def _provider() -> "TracerProvider | None":
+    """Of the producer's span, with which the trace begins. None where nothing asks for it."""
+    if not export_is_wanted():
+        return None
     try:
-        async with HeadraceClient(
-            kafka_settings(arguments, "headrace-send"),
-            topic_prefix=topic_prefix(arguments),
-            timeout_s=arguments.timeout_s,
-        ) as client:
-            stream = await client.stream(
-                messages, priority=arguments.priority, tenant=arguments.tenant, flow=arguments.flow, **body
-            )
-            async for delta in stream:
-                if arguments.json:
-                    _print_json({"text": delta.text, "tokens": delta.token_ids})
-                else:
-                    print(delta.text, end="", flush=True)
-    except RequestFailedError as error:
-        print(f"headrace: {error.status_code} {error.code}: {error.message}", file=sys.stderr)
-        return 2 if error.status_code < 500 else 1
-    except (ReplyTimeoutError, LookupError, KafkaUnavailableError) as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
+        return tracer_provider(service_name="headrace-send")
+    except ModuleNotFoundError as error:
+        log.warning("the producer's span is not exported (no %s): pip install 'headrace[worker]'", error.name)
+        return None
+
+
+async def _connect(
+    arguments: argparse.Namespace, provider: "TracerProvider | None", stack: AsyncExitStack
+) -> HeadraceClient:
+    config = kafka_config(arguments)
+    client = HeadraceClient(
+        connection(config, "headrace-send"),
+        topic_prefix=config.topic_prefix,
+        timeout_s=arguments.timeout_s,
+        tracer=None if provider is None else provider.get_tracer("headrace.client"),
+    )
+    try:
+        return await stack.enter_async_context(client)
+    except LookupError as error:  # on entering: a topic is not there
+        raise UsageError(str(error)) from error
+
+
+def _print_end(stream: Stream, *, as_json: bool) -> None:
     answer = stream.answer
     assert answer is not None
-    if arguments.json:
+    if as_json:
         _print_json({"answer": answer.body, "seconds": answer.ended_s - answer.sent_s})
     else:
         first = (
@@ -86,7 +120,6 @@ async def _send(arguments: argparse.Namespace, prompt: str) -> int:
             f"{used['prompt_tokens']} + {used['completion_tokens']} tokens; {answer.request_id}]",
             file=sys.stderr,
         )
-    return 0
 
 
 def _print_json(document: Any) -> None:

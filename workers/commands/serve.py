@@ -10,17 +10,42 @@ egress.drain_grace_s, the rest is left for the next worker, offsets are committe
 
 import argparse
 import asyncio
-import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection
-from workers.commands.serving import add_worker_arguments, load_with_progress, stop_on_signals, worker_config
+from workers.commands.explained import explained
+from workers.commands.serving import (
+    add_worker_arguments,
+    check_this_machine,
+    load_with_progress,
+    print_ready,
+    stop_on_signals,
+    worker_config,
+)
 from workers.config import WorkerConfig
 from workers.supervisor import parse_devices, supervise
 
+if TYPE_CHECKING:
+    from workers.worker import Worker
+
 __all__ = ["add_arguments", "run"]
+
+_PASSED_ON = (
+    "bootstrap_servers",
+    "topic_prefix",
+    "config",
+    "log_level",
+    "model",
+    "dtype",
+    "policy",
+    "classes",
+    "max_sequences",
+)
+"""Flags that each worker of `--devices` gets too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,48 +54,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", metavar="P0,P1", help="the priority classes to serve (all)")
     parser.add_argument("--devices", metavar="0-7", help="one worker process for each of these CUDA devices")
     parser.add_argument("--health-file", metavar="FILE", help="touched while progress is made (health.file)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line when ready (with --devices: each)")
+    # The supervisor's: the worker drains when this pipe closes.
+    parser.add_argument("--ends-with", type=int, metavar="FD", help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.devices is not None:
-        return _supervise(arguments)
     config = worker_config(arguments)
-    console = Console(stderr=True)
-    return asyncio.run(_serve(config, console))
+    with explained():
+        connection(config.kafka, config.kafka.client_id).client_arguments("check")  # reads the TLS files
+        if arguments.devices is not None:
+            return _supervise(arguments, config)
+        check_this_machine(config)
+        asyncio.run(_serve(config, arguments))
+    return 0
 
 
-def _supervise(arguments: argparse.Namespace) -> int:
+def _supervise(arguments: argparse.Namespace, config: WorkerConfig) -> int:
     if arguments.device is not None:
         raise UsageError("--device and --devices exclude each other: name one device, or several")
     try:
         devices = parse_devices(arguments.devices)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    worker_config(arguments)  # what is wrong in it is said once, not once a device
-    passed_on = ["bootstrap_servers", "topic_prefix", "config", "log_level", "model", "dtype", "policy", "classes"]
-    passed_on.append("max_sequences")
+    check_this_machine(config)
     given = [
-        f"--{name.replace('_', '-')}={value}" for name in passed_on if (value := getattr(arguments, name)) is not None
+        f"--{name.replace('_', '-')}={value}" for name in _PASSED_ON if (value := getattr(arguments, name)) is not None
     ]
-    return asyncio.run(supervise(devices, given, health_file=arguments.health_file))
+    if arguments.json:
+        given.append("--json")
+    return asyncio.run(supervise(devices, given, health_file=config.health.file))
 
 
-async def _serve(config: WorkerConfig, console: Console) -> int:
-    with stop_on_signals() as stop:
+async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
+    console = Console(stderr=True)
+    with stop_on_signals(arguments.ends_with) as stop:
         model = await asyncio.to_thread(load_with_progress, config, console)
-        from topics.aiokafka_producer import KafkaUnavailableError
         from workers.telemetry import tracer_provider
         from workers.worker import TopicsNotReadyError, Worker, WorkerFailedError
 
         console.print(model.summary)
         provider = tracer_provider()
         try:
-            kafka = connection(config.kafka, config.kafka.client_id)
-            worker = Worker(config, model, kafka, provider.get_tracer("headrace"), on_progress=console.print)
-            await worker.run(stop)
-        except (TopicsNotReadyError, KafkaUnavailableError, WorkerFailedError) as error:
-            print(f"headrace: {error}", file=sys.stderr)
-            return 1
+            with explained(TopicsNotReadyError, WorkerFailedError):
+                kafka = connection(config.kafka, config.kafka.client_id)
+                worker = Worker(config, model, kafka, provider.get_tracer("headrace"), on_progress=console.print)
+                if arguments.json:
+                    await _run_announced(worker, stop, lambda: print_ready(config, model))
+                else:
+                    await worker.run(stop)
         finally:
             await asyncio.to_thread(provider.shutdown)
-    return 0
+
+
+async def _run_announced(worker: "Worker", stop: asyncio.Event, announce: Callable[[], None]) -> None:
+    """Run the worker, and call `announce` once when it is ready."""
+
+    async def when_ready() -> None:
+        await worker.ready.wait()
+        announce()
+
+    announcing = asyncio.create_task(when_ready())
+    try:
+        await worker.run(stop)
+    finally:
+        announcing.cancel()
+        await asyncio.wait({announcing})
+    if not announcing.cancelled():
+        announcing.result()

@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
-from topics.admin import AdminError, KafkaAdmin
-from topics.aiokafka_producer import KafkaUnavailableError
+from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, Severity, TopicProblem, check_topics, create_missing_topics
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
+from workers.commands.explained import explained
 
 __all__ = ["add_arguments", "run"]
 
@@ -38,11 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         catalogue = replace(catalogue, request_partitions=arguments.partitions, reply_partitions=arguments.partitions)
     if arguments.action == "list":
         return _list(catalogue, as_json=arguments.json)
-    try:
+    with explained():
         return asyncio.run(_ask(arguments, KafkaAdmin(connection(config, "headrace-topics")), catalogue))
-    except (AdminError, KafkaUnavailableError) as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
 
 
 async def _ask(arguments: argparse.Namespace, admin: KafkaAdmin, catalogue: Catalogue) -> int:
