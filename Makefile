@@ -48,7 +48,7 @@ unit: $(READY) ## Unit, property and simulation tests: no broker, no real model
 	@$(BIN)/pytest tests -m "not broker and not model"
 
 .PHONY: integration
-integration: java $(READY) ## Tests on Apache Kafka and SmolLM2, short chaos
+integration: java $(READY) ## Tests on Apache Kafka and SmolLM2
 	@$(BIN)/pytest tests -m "broker or model"
 
 # --- longer runs ------------------------------------------------------------
@@ -57,8 +57,8 @@ properties: $(READY) ## Property tests with many examples
 	@HYPOTHESIS_PROFILE=long $(BIN)/pytest tests/properties tests/kvcache tests/scheduling
 
 .PHONY: chaos
-chaos: java $(READY) ## The long chaos runs
-	@HEADRACE_CHAOS=long $(BIN)/pytest tests/chaos
+chaos: java $(READY) ## Only the tests that stop and kill workers and brokers in the middle
+	@$(BIN)/pytest tests/integration/worker/test_restart.py tests/integration/test_broker_outage.py tests/workers/test_supervisor.py
 
 .PHONY: bench-engine
 bench-engine: $(READY) ## Engine throughput beside transformers

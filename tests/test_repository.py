@@ -40,6 +40,12 @@ def test_make_knows_the_target(target: str) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+def test_make_runs_only_tests_that_exist() -> None:
+    named = set(re.findall(r"\btests/[\w./]+", MAKEFILE))
+    assert named
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 def test_make_alone_says_what_there_is() -> None:
     answer = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert set(re.findall(r"^  make (\S+)", answer.stdout, re.MULTILINE)) == TARGETS - {"java"}
