@@ -111,8 +111,8 @@ class Admission:
         """Take rows from the discipline. One that can't enter is claimed: it goes first in its class from now on."""
         # A strict request that waits here for a slot, or as a front for blocks, is what will trigger preemption
         # for it: the room is made before this loop, by `choose_victim`'s key.
-        while len(self._running) < self._limits.max_sequences and budget.has_room(strict):
-            room = self._claims.room(self._limits.max_sequences - len(self._running))
+        while (free_slots := self._free_slots(strict)) > 0 and budget.has_room(strict):
+            room = self._claims.room(free_slots)
             if strict and not self._strict_is_next(now, room):
                 return
             row = self._qdisc.dequeue(now, room)
@@ -131,6 +131,13 @@ class Admission:
         """Asked with everybody's room: above its limit a strict class is an ordinary one, and may not be next."""
         row = self._qdisc.peek(now, room)
         return row is not None and self._index.service_of(row) in self._strict_classes
+
+    def _free_slots(self, strict: bool) -> int:
+        """Slots that a strict, or another, sequence may take now: the others leave some to strict classes."""
+        free = self._limits.max_sequences - len(self._running)
+        if strict or not self._strict_classes:
+            return free
+        return free - max(0, self._limits.strict_slots - self._running.strict)
 
     # --- the act --------------------------------------------------------------------------------------------------
 
@@ -155,7 +162,7 @@ class Admission:
 
     def _enter(self, sequence: RunningSequence, budget: StepBudget) -> bool:
         """Slot, blocks and room in the step: all, or False and nothing has changed."""
-        if len(self._running) >= self._limits.max_sequences or not budget.has_room(sequence.strict):
+        if self._free_slots(sequence.strict) <= 0 or not budget.has_room(sequence.strict):
             return False
         expected = sequence.expected_tokens
         if sequence.preemptions:

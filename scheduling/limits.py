@@ -25,6 +25,9 @@ class BatchLimits:
     """Prompt and output of one request together."""
     max_sequences: int = 64
     """Sequence slots: requests that hold blocks at the same time."""
+    strict_slots: int = 0
+    """Of the slots, those that only strict classes may take, so that an urgent request never waits for one to fall
+    free."""
     step_tokens: int = 512
     """Tokens a step computes, prompts and decodes together. At least `max_sequences`: every running sequence gets
     its token each step, and what is left goes to prompts."""
@@ -57,6 +60,11 @@ class BatchLimits:
         ):
             if getattr(self, name) < 1:
                 raise LimitsError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if not 0 <= self.strict_slots < self.max_sequences:
+            raise LimitsError(
+                f"strict_slots = {self.strict_slots} of max_sequences = {self.max_sequences}: from 0 up, and at least "
+                "one slot must be left for the other classes"
+            )
         if self.context_tokens < 2:
             raise LimitsError(f"context_tokens = {self.context_tokens}: one token in and one out is the least")
         if self.backfill_limit < 0:

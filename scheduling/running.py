@@ -76,16 +76,19 @@ class RunningSet:
     def __init__(self) -> None:
         self._sequences: list[RunningSequence] = []
         self._by_row: dict[int, RunningSequence] = {}
+        self._strict = 0
 
     def add(self, sequence: RunningSequence) -> None:
         assert sequence.row not in self._by_row, f"row {sequence.row} runs already"
         self._sequences.insert(self._position(sequence.order), sequence)
         self._by_row[sequence.row] = sequence
+        self._strict += sequence.strict
 
     def remove(self, sequence: RunningSequence) -> None:
         del self._by_row[sequence.row]
         removed = self._sequences.pop(self._position(sequence.order))
         assert removed is sequence, f"rows {removed.row} and {sequence.row} have one place"
+        self._strict -= sequence.strict
 
     def get(self, row: int) -> RunningSequence | None:
         return self._by_row.get(row)
@@ -103,6 +106,11 @@ class RunningSet:
     def __len__(self) -> int:
         return len(self._sequences)
 
+    @property
+    def strict(self) -> int:
+        """How many of them are of strict classes."""
+        return self._strict
+
     def _position(self, order: int) -> int:
         return bisect_left(self._sequences, order, key=_order)
 
@@ -110,6 +118,7 @@ class RunningSet:
         orders = [sequence.order for sequence in self._sequences]
         assert orders == sorted(set(orders)), f"not in order of admission: {orders}"
         assert self._by_row == {sequence.row: sequence for sequence in self._sequences}, "rows and sequences differ"
+        assert self._strict == sum(sequence.strict for sequence in self._sequences), "strict sequences miscounted"
         for sequence in self._sequences:
             assert sequence.computed_tokens < sequence.known_tokens, f"{sequence}: nothing left to compute"
             if sequence.decoding:

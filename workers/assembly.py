@@ -64,17 +64,23 @@ def class_tree(config: SchedulingConfig, rates: LinearStepTime, cost: CostModel,
     return replace(
         tree,
         classes=tuple(
-            replace(child, tenants=replace(child.tenants, weights=dict(config.tenant_weights)))
+            replace(
+                child,
+                tenants=replace(child.tenants, weights=dict(config.tenant_weights), quantum=config.tenant_quantum),
+            )
             for child in tree.classes
         ),
     )
 
 
-def strict_classes(tree: TreeConfig) -> frozenset[PriorityClass]:
-    """The classes that go first in a step."""
-    return frozenset(
-        child.priority for child in tree.walk() if child.priority is not None and child.strict_limit is not None
-    )
+def strict_classes(policy: str, tree: TreeConfig) -> frozenset[PriorityClass]:
+    """Whose tokens go first in a step: what the policy itself calls strict. (A first-in-first-out engine in which P0's
+    prompts overtake would be no baseline.)"""
+    if policy == "htb":
+        return frozenset(
+            config.priority for config in tree.walk() if config.strict_limit is not None and config.priority is not None
+        )
+    return frozenset({PriorityClass.P0}) if policy in ("strict", "hybrid") else frozenset()
 
 
 def step_cap_s(engine: EngineConfig, rates: LinearStepTime) -> float:
@@ -90,6 +96,8 @@ def batch_limits(
     return BatchLimits(
         context_tokens=context_tokens,
         max_sequences=engine.max_sequences,
+        # An urgent request finds a slot at once; of a single slot there is none to set aside.
+        strict_slots=min(1, engine.max_sequences - 1),
         step_tokens=engine.step_tokens,
         step_max_s=step_cap_s(engine, rates),
         staged_rows=scheduling.staged_rows or 2 * engine.max_sequences,
@@ -132,7 +140,7 @@ def assemble(
         step_time=StepTimeTracker(rates),
         cost=cost,
         lengths=lengths,
-        strict_classes=strict_classes(tree),
+        strict_classes=strict_classes(scheduling.policy, tree),
     )
     built = Engine(
         scheduler=scheduler,

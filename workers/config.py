@@ -152,6 +152,9 @@ class SchedulingConfig(_Section):
     """Requests tokenised ahead; twice max_sequences where absent."""
     tenant_weights: TenantWeights = Field(default_factory=dict)
     """Weight of a tenant among its class's tenants; 1 where absent."""
+    tenant_quantum: int = Field(256, ge=1)
+    """Cost units (1 a prompt token, 2 an output token) that a tenant of weight 1 may run ahead in its turn: about one
+    request's worth shares most evenly."""
     trust_tenant_header: bool = True
     """False: the `tenant` header is ignored and every request belongs to the tenant `default`."""
 

@@ -26,6 +26,7 @@ import numpy as np
 from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo, TreeConfig, rates
+from workers.assembly import strict_classes
 from workers.run_record import Account, RunRecord
 from workers.run_results import Figures, request_times, run_figures, write_requests
 from workers.simulation import EngineModel, Policy, Simulation
@@ -94,16 +95,6 @@ class RunTask:
 
 def slo_of(tree: TreeConfig, priority: PriorityClass) -> Slo:
     return tree.of(priority).slo
-
-
-def strict_classes(policy: str, tree: TreeConfig) -> frozenset[PriorityClass]:
-    """Whose tokens go first in a step: what the policy itself calls strict. (A first-in-first-out engine in which P0's
-    prompts overtake would be no baseline.)"""
-    if policy == "htb":
-        return frozenset(
-            config.priority for config in tree.walk() if config.strict_limit is not None and config.priority is not None
-        )
-    return frozenset({PriorityClass.P0}) if policy in ("strict", "hybrid") else frozenset()
 
 
 def measure_capacity(study: Study, on_progress: Callable[[int], None] | None = None) -> Capacity:

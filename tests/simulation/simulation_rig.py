@@ -14,10 +14,11 @@ from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.step_time import LinearStepTime
 from scheduling.tree import TreeConfig
+from workers.assembly import strict_classes
 from workers.run_record import RequestRecord, RunRecord
 from workers.run_results import Figures, run_figures
 from workers.simulation import EngineModel, Policy, Simulation
-from workers.simulation_study import slo_of, strict_classes
+from workers.simulation_study import slo_of
 from workers.trace_mix import ArrivingRequest
 
 P0, P1, P2, P3 = PriorityClass

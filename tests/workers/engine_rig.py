@@ -39,7 +39,9 @@ def letter_detokenizer() -> Detokenizer:
 
 @dataclass
 class Rig:
-    engine_config: EngineConfig = field(default_factory=lambda: EngineConfig(max_sequences=4, step_tokens=32))
+    """Five slots, one of which only P0 may take."""
+
+    engine_config: EngineConfig = field(default_factory=lambda: EngineConfig(max_sequences=5, step_tokens=32))
     policy: str = "htb"
     num_blocks: int = 64
     stop: tuple[str, ...] = ()

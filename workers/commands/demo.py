@@ -36,6 +36,8 @@ __all__ = ["add_arguments", "run"]
 _TENANT_WEIGHTS = {"acme": 2.0, "globex": 1.0}
 _BATCH_PER_TENANT = 40
 _BATCH_TOKENS = 16
+_REQUEST_COST = 72
+"""Of a request of the batch: turns of about one request show the shares in a story this short."""
 _URGENT = (
     "Explain in two sentences what a headrace is.",
     "Name three rivers in Europe.",
@@ -44,6 +46,7 @@ _URGENT = (
     "Say hello to a new colleague.",
 )
 _URGENT_TOKENS = 32
+_SHORT_TOKENS = 12
 _SUBJECTS = ("a lighthouse", "a tram", "the first snow", "a bakery", "an old bridge", "a library", "the harbour", "tea")
 
 
@@ -98,7 +101,11 @@ def _config(arguments: argparse.Namespace, bootstrap_servers: str) -> WorkerConf
         arguments,
         classes=CLASS_LABELS,
         kafka=local_kafka(bootstrap_servers),
-        scheduling={"tenant_weights": _TENANT_WEIGHTS, "trust_tenant_header": True},
+        scheduling={
+            "tenant_weights": _TENANT_WEIGHTS,
+            "tenant_quantum": _REQUEST_COST,
+            "trust_tenant_header": True,
+        },
         **({} if arguments.max_sequences else {"engine": {"max_sequences": 16}}),
     )
 
@@ -143,7 +150,7 @@ async def _play(client: HeadraceClient, console: Console) -> tuple[list[Served],
         await asyncio.wait(batch, return_when=asyncio.FIRST_COMPLETED)
         first = await _stream_to_terminal(client, console)
         # One after the other: each meets the machine as the batch leaves it.
-        others = [await _ask(client, "p0", "initech", prompt, _URGENT_TOKENS) for prompt in _URGENT[1:]]
+        others = [await _ask(client, "p0", "initech", prompt, _SHORT_TOKENS) for prompt in _URGENT[1:]]
         left = sum(not task.done() for task in batch)
         console.print(f"{len(_URGENT)} urgent prompts answered; {left} of the batch still to come …")
     return [first, *others, *(task.result() for task in batch)], first.answer.request_id
