@@ -45,10 +45,11 @@ class AccountedQdisc:
         self._cost_queued: array[int] = array("Q")
         """By row: its predicted cost when it was queued (the index's may change while it waits)."""
         classes = len(PriorityClass)
-        self._queued = [0] * classes
-        self._queued_cost = [0] * classes
+        # By class. A row that entered is queued, in flight (it has a ledger entry), settled or cancelled.
+        self._entered = [0] * classes
+        self._cancelled = [0] * classes
         self._settled = [0] * classes
-        self._dispatched = [0] * classes
+        self._queued_cost = [0] * classes
         self._settled_cost = [0] * classes
 
     # --- a row's way ----------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ class AccountedQdisc:
         except IndexError:
             self._grow(row)
             self._cost_queued[row] = cost
-        self._queued[priority] += 1
+        self._entered[priority] += 1
         self._queued_cost[priority] += cost
         self._discipline.push(row, now)
 
@@ -74,15 +75,17 @@ class AccountedQdisc:
             return None
         row, cost, grant = popped
         priority = self._service[row]
-        self._queued[priority] -= 1
         self._queued_cost[priority] -= self._cost_queued[row]
-        self._dispatched[priority] += 1
         self._ledger.open(row, priority, self._prompt_cost[row], cost, grant)
         return row
 
     def charge(self, row: int, cost: int, now: float, cause: Cause = Cause.OUTPUT) -> None:
-        entry = self._ledger.charge(row, cost, cause)
+        ledger = self._ledger
+        entry = ledger.entries[row]
         if cause is _OUTPUT:
+            # `Ledger.charge`, in place: each running request comes by here in each step.
+            entry.output += cost
+            ledger.charged += cost
             left = entry.outstanding - cost
             if left >= 0:
                 entry.outstanding = left
@@ -91,6 +94,7 @@ class AccountedQdisc:
             more = max(self._overrun, -left)
             entry.outstanding = left + more
         else:
+            ledger.charge(row, cost, cause)
             more = cost
         entry.counted += more
         self._discipline.correct(entry.grant, more, now)
@@ -109,17 +113,15 @@ class AccountedQdisc:
         unused = entry.counted - entry.preemption
         priority = entry.priority
         assert self._service[row] == priority, f"row {row} changed its class in flight"
-        self._dispatched[priority] -= 1
         self._settled_cost[priority] += entry.preemption
         cost = self._cost_queued[row] = index.predicted_cost(row)
-        self._queued[priority] += 1
         self._queued_cost[priority] += cost
         self._discipline.restore(row, entry.grant, unused, now)
 
     def cancel(self, row: int, now: float) -> None:
         self._discipline.remove(row, now)
         priority = self._service[row]
-        self._queued[priority] -= 1
+        self._cancelled[priority] += 1
         self._queued_cost[priority] -= self._cost_queued[row]
 
     # --- configuration --------------------------------------------------------------------------------------------
@@ -155,16 +157,21 @@ class AccountedQdisc:
 
     def statistics(self) -> QdiscStatistics:
         """Linear in what is in flight."""
+        in_flight = [0] * len(PriorityClass)
         dispatched_cost = self._settled_cost.copy()
         for entry in self._ledger.entries.values():
+            in_flight[entry.priority] += 1
             dispatched_cost[entry.priority] += entry.counted
         return QdiscStatistics(
             by_class={
                 priority: ClassStatistics(
-                    queued=self._queued[priority],
+                    queued=self._entered[priority]
+                    - self._cancelled[priority]
+                    - self._settled[priority]
+                    - in_flight[priority],
                     queued_cost=self._queued_cost[priority],
-                    in_flight=self._dispatched[priority] - self._settled[priority],
-                    dispatched=self._dispatched[priority],
+                    in_flight=in_flight[priority],
+                    dispatched=self._settled[priority] + in_flight[priority],
                     dispatched_cost=dispatched_cost[priority],
                     borrowed_cost=self._discipline.borrowed_cost(priority),
                 )
@@ -179,15 +186,13 @@ class AccountedQdisc:
         return self._ledger.statistics()
 
     def check_integrity(self) -> None:
-        assert len(self._discipline) == sum(self._queued), "the discipline lost or invented a row"
-        in_flight = sum(self._dispatched) - sum(self._settled)
-        assert len(self._ledger.entries) == in_flight, "the ledger lost or invented a row"
+        assert len(self._discipline) == len(self), "the discipline lost or invented a row"
         assert self._ledger.statistics().settled == sum(self._settled_cost), "classes and ledger differ"
         self._ledger.check_integrity()
         self._discipline.check_integrity()
 
     def __len__(self) -> int:
-        return sum(self._queued)
+        return sum(self._entered) - sum(self._cancelled) - sum(self._settled) - len(self._ledger.entries)
 
     def _grow(self, row: int) -> None:
         column = self._cost_queued

@@ -94,7 +94,7 @@ class Htb:
         limited = self._lends or any(child.ceil or child.borrow_limit is not None for child in config.walk())
         self._buckets = Buckets(self._links, {node.level for node in nodes_of(root)}, hard=limited)
         self._leaves = [node for node in nodes_of(root) if isinstance(node, ClassNode)]
-        self._class_of: list[ClassNode | None] = [None] * len(PriorityClass)
+        self._class_of: dict[int, ClassNode] = {}
         for node in self._leaves:
             self._class_of[node.priority] = node
             self._ages.limit(node.priority, config.of(node.priority).max_wait_s, node.leaf.rows())
@@ -107,8 +107,11 @@ class Htb:
     def push(self, row: int, now: float) -> None:
         if now >= self._buckets.due:
             self._buckets.fire(now)
-        node = self._class_of[self._service[row]]
-        assert node is not None, f"no class of the tree serves {PriorityClass(self._service[row]).label}"
+        try:
+            node = self._class_of[self._service[row]]
+        except KeyError:
+            label = PriorityClass(self._service[row]).label
+            raise AssertionError(f"no class of the tree serves {label}") from None
         node.leaf.push(row, now)
         if self._ageing:
             self._ages.add(node.priority, row)
@@ -128,36 +131,36 @@ class Htb:
         node = self._find(now, blocked)
         if node is None:
             return None
-        popped = self._pop_from(node, now)
+        popped = node.leaf.pop(now, 0) if self._overdue is None else self._pop_overdue(node, now)
         if popped is None:
             node = self._search(now, blocked)
             if node is None:
                 return None
-            popped = self._pop_from(node, now)
+            popped = node.leaf.pop(now, 0) if self._overdue is None else self._pop_overdue(node, now)
             assert popped is not None, "it had a row a moment ago"
         row, cost, leaf_grant = popped
         lender, via = self._lender, self._via
-        if via is None:
-            if lender:
-                for rotation, turn in _turns(self._links.rows, node, lender):
-                    rotation.serve_past(turn, cost)
-            elif self._searched:
-                self._links.rows[node.prio].serve_past(node.row_turn, cost)
-            else:
-                self._links.rows[node.prio].serve(node.row_turn, cost)
+        if via is not None:
+            via.spend(cost, now)
+        elif lender or self._searched:
+            for rotation, turn in _turns(self._links.rows, node, lender):
+                rotation.serve_past(turn, cost)
+        else:
+            self._links.rows[node.prio].serve(node.row_turn, cost)
         if self._ageing:
             self._ages.remove(node.priority, row)
         node.queued -= 1
         if not node.queued:
             self._backlog_changed(node, now)
-        self._spend(node, lender, via, cost, now)
+        self._buckets.spend(node, lender, cost, now)
+        if lender:
+            node.borrowed_cost += cost
         return row, cost, (node, lender, via, leaf_grant)
 
     def take(self, row: int, cost: int, now: float) -> HtbGrant:
         if now >= self._buckets.due:
             self._buckets.fire(now)
         node = self._class_of[self._service[row]]
-        assert node is not None
         allowed = _lender(node)
         lender = self._root.level if allowed is None else allowed
         leaf_grant = node.leaf.take(row, cost, now)
@@ -202,7 +205,6 @@ class Htb:
         if now >= self._buckets.due:
             self._buckets.fire(now)
         node = self._class_of[self._service[row]]
-        assert node is not None
         node.leaf.remove(row, now)
         self._ages.remove(node.priority, row)
         node.queued -= 1
@@ -240,7 +242,7 @@ class Htb:
         return None if at is None else max(at, now)
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
-        node = self._class_of[priority]
+        node = self._class_of.get(priority)
         return 0 if node is None else node.borrowed_cost
 
     def set_capacity(self, units_s: float, now: float) -> None:
@@ -376,14 +378,13 @@ class Htb:
         return None
 
     def _row_of(self, node: ClassNode, now: float) -> int | None:
-        """The row that `_pop_from` would give."""
+        """The row that would be popped."""
         return node.leaf.pick(now, 0) if self._overdue is None else self._overdue
 
-    def _pop_from(self, node: ClassNode, now: float) -> tuple[int, int, Any] | None:
-        """The class's next row; or the overdue one, out of its class's order."""
+    def _pop_overdue(self, node: ClassNode, now: float) -> tuple[int, int, Any]:
+        """Out of its class's order."""
         row = self._overdue
-        if row is None:
-            return node.leaf.pop(now, 0)
+        assert row is not None
         cost = self._index.predicted_cost(row)
         return row, cost, node.leaf.take(row, cost, now)
 
@@ -393,11 +394,8 @@ class Htb:
         """The turns that were served then cost more or less. Who went out of turn took none."""
         if via is not None or node.heir is not None:
             return
-        if lender == 0:
-            self._links.rows[node.prio].adjust(node.row_turn, cost)
-        else:
-            for rotation, turn in _turns(self._links.rows, node, lender):
-                rotation.adjust(turn, cost)
+        for rotation, turn in _turns(self._links.rows, node, lender):
+            rotation.adjust(turn, cost)
 
     def _spend(self, node: ClassNode, lender: int, via: TokenBucket | None, cost: int, now: float) -> None:
         self._buckets.spend(node if node.heir is None else node.heir, lender, cost, now)
@@ -452,7 +450,7 @@ def _classes_below(rotation: Rotation[GroupNode], prio: int, blocked: int) -> It
 def _turns(
     rows: list[Rotation[GroupNode]], leaf: ClassNode, lender: int
 ) -> Iterator[tuple[Rotation[GroupNode], Turn[GroupNode]]]:
-    """The turns from a borrowing class up to the lender's row. The root is alone in its row."""
+    """The turns from a class up to the lender's row, which may be its own. The root is alone in its row."""
     prio = leaf.prio
     node: GroupNode = leaf
     while node.level < lender:

@@ -89,7 +89,8 @@ class Ledger:
         assert max_accounts > len(PriorityClass), "each class needs an account for others, and somebody one of his own"
         self.entries: dict[int, LedgerEntry] = {}
         """By row. Read only from outside."""
-        self._charged = 0
+        self.charged = 0
+        """In all, refunds not taken off."""
         self._refunded = 0
         self._settled = 0
         self._max_accounts = max_accounts
@@ -101,9 +102,9 @@ class Ledger:
         entries = self.entries
         assert row not in entries, f"row {row} is in flight already"
         entries[row] = LedgerEntry(priority, prompt, predicted, grant)
-        self._charged += prompt
+        self.charged += prompt
 
-    def charge(self, row: int, cost: int, cause: Cause) -> LedgerEntry:
+    def charge(self, row: int, cost: int, cause: Cause) -> None:
         entry = self.entries[row]
         if cause is _OUTPUT:
             entry.output += cost
@@ -111,8 +112,7 @@ class Ledger:
             entry.prompt += cost
         else:
             entry.preemption += cost
-        self._charged += cost
-        return entry
+        self.charged += cost
 
     def settle(self, row: int, refund: int, tenant_name: str) -> LedgerEntry:
         """Close the entry of a row that ended. `refund` is the part of its prompt that nobody computed."""
@@ -137,7 +137,7 @@ class Ledger:
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
-            charged=self._charged,
+            charged=self.charged,
             refunded=self._refunded,
             settled=self._settled,
             open=sum(entry.charged for entry in self.entries.values()),

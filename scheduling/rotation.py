@@ -87,14 +87,15 @@ class Rotation(Generic[Owner]):
         turn.active = True
         self.active += 1
         reached = self.round
-        if turn.round < reached or (turn.round == reached and turn.place <= self.place):
-            turn.round = reached + 1
+        later = turn.round
+        if later < reached or (later == reached and turn.place <= self.place):
+            turn.round = later = reached + 1
             turn.deficit = turn.quantum
-            self._places = turn.place = self._places + 1
+            turn.place = self._places = self._places + 1
         elif turn.listed:
             return
         turn.listed = True
-        heappush(self._heap, (turn.round, turn.place, turn))
+        heappush(self._heap, (later, turn.place, turn))
 
     def leave(self, turn: Turn[Owner]) -> None:
         """The turn wants no service for now. Its entry stays until it comes to the front."""
@@ -105,16 +106,12 @@ class Rotation(Generic[Owner]):
 
     def front(self) -> Turn[Owner] | None:
         """Whose turn it is. Changes nothing that a later decision depends on."""
-        if not self.active:
-            return None
         heap = self._heap
-        _, place, turn = heap[0]
-        while turn.place != place or not turn.active:
-            if turn.place == place:
-                turn.listed = False
-            heappop(heap)
+        if heap:
             _, place, turn = heap[0]
-        return turn
+            if turn.active and turn.place == place:
+                return turn
+        return self._uncover() if self.active else None
 
     def serve(self, turn: Turn[Owner], cost: int) -> None:
         """The front, as just given by `front`, is served."""
@@ -126,9 +123,9 @@ class Rotation(Generic[Owner]):
         quantum = turn.quantum
         rounds = -((deficit - 1) // quantum)
         turn.deficit = deficit + rounds * quantum
-        turn.round += rounds
-        self._places = turn.place = self._places + 1
-        heapreplace(self._heap, (turn.round, turn.place, turn))
+        turn.round = later = turn.round + rounds
+        turn.place = self._places = place = self._places + 1
+        heapreplace(self._heap, (later, place, turn))
 
     def serve_last(self, turn: Turn[Owner], cost: int) -> None:
         """As `serve`, and then it leaves: it wants nothing more."""
@@ -225,6 +222,17 @@ class Rotation(Generic[Owner]):
                 key = (turn.round, turn.place)
                 assert key >= (self.round, self.place), f"an active turn at {key} was passed"
         assert sum(turn.active for turn in valid) == self.active, "active turns don't add up"
+
+    def _uncover(self) -> Turn[Owner]:
+        """Drop the entries before the first active turn's."""
+        heap = self._heap
+        while True:
+            _, place, turn = heap[0]
+            if turn.place == place:
+                if turn.active:
+                    return turn
+                turn.listed = False
+            heappop(heap)
 
     def _compact(self) -> None:
         kept = []
