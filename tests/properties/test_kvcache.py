@@ -50,9 +50,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         if allocation is None:
             return multiple()
         assert allocation.blocks == blocks_for(tokens)
-        self.tables[row] = ModelTable(
-            owner_class, allocation.blocks, blocks_for(tokens + growth) - allocation.blocks
-        )
+        self.tables[row] = ModelTable(owner_class, allocation.blocks, blocks_for(tokens + growth) - allocation.blocks)
         return row
 
     @rule(row=rows, tokens=tokens)

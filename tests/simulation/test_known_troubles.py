@@ -64,6 +64,18 @@ def test_under_fifo_the_same_tenant_does() -> None:
     assert of(run, tenant="other")[0].admitted_s is None
 
 
+@pytest.mark.parametrize("part", [0.5, 0.9, 1.0, 1.1, 2.0])
+def test_tenants_of_small_and_of_large_requests_get_the_same_whatever_the_capacity_is_taken_for(part: float) -> None:
+    """Shares must not turn on requests' sizes, least of all where the configured capacity is just the real one."""
+    small = [request(0.0, P2, "small", prompt=32, output=8) for _ in range(4_000)]
+    large = [request(0.0, P2, "large", prompt=256, output=64) for _ in range(500)]
+    requests = stream(small, large)
+    real = float(simulate(requests, "fifo", until_s=30.0).ticks.service[-1].sum()) / 30
+    run = simulate(requests, "htb", tree=tree(capacity_units_s=part * real), until_s=60.0)
+    received = dict(zip([tenant for _, tenant in run.accounts], run.ticks.service[-1].tolist(), strict=True))
+    assert received["large"] == pytest.approx(received["small"], rel=0.03)
+
+
 # --- a long prompt ----------------------------------------------------------------------------------------------------
 
 
