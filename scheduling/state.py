@@ -35,9 +35,7 @@ class RequestState(IntEnum):
     """Ended because its hard deadline passed before it was admitted."""
 
 
-TERMINAL_STATES = frozenset(
-    {RequestState.FINISHED, RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED}
-)
+TERMINAL_STATES = frozenset({RequestState.FINISHED, RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED})
 
 _ENDS_EARLY = {RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED}
 
@@ -45,9 +43,7 @@ TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
     RequestState.WAITING: frozenset({RequestState.STAGED, RequestState.CLAIMED} | _ENDS_EARLY),
     RequestState.STAGED: frozenset({RequestState.CLAIMED} | _ENDS_EARLY),
     # Back to WAITING or STAGED: a claim that is given up (drain, requeue) keeps its place.
-    RequestState.CLAIMED: frozenset(
-        {RequestState.PREFILL, RequestState.WAITING, RequestState.STAGED} | _ENDS_EARLY
-    ),
+    RequestState.CLAIMED: frozenset({RequestState.PREFILL, RequestState.WAITING, RequestState.STAGED} | _ENDS_EARLY),
     RequestState.PREFILL: frozenset(
         {RequestState.DECODE, RequestState.FINISHED, RequestState.FAILED, RequestState.CANCELLED}
     ),
