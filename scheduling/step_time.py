@@ -5,8 +5,8 @@ prompts by it so that a step stays under its cap in milliseconds.
 
 **Model.** seconds = fixed + a · prompt tokens + b · decoding sequences + c · context tokens, where the context tokens
 of a step are the KV tokens its chunks look at: for each chunk, the position where it ends. Fixed is the reading of
-the weights and the calls, a and b the matrix products, c the reading of the KV. Source: the step tables of
-`facts/engine.md`, which such a line fits to some per cent; Vidur and the BLIS simulator use the same terms.
+the weights and the calls, a and b the matrix products, c the reading of the KV. Source: step times
+measured on two-core CPUs, which such a line fits to some per cent; Vidur and the BLIS simulator use the same terms.
 
 **Tracker.** Normalised least mean squares on the logarithm of the coefficients (the exponentiated-gradient family,
 Kivinen and Warmuth 1997). A step that took a factor of e longer than predicted raises each coefficient by a power of
@@ -18,7 +18,7 @@ that factor, in proportion to the share its term has in the prediction. Why this
   prompt throws the model off.
 - One step's influence is bounded: the error is clipped, so a step that a page fault made ten times longer moves the
   prediction by a few per cent.
-- The speed of a machine drifts as a whole (by a third within an hour, `facts/engine.md`): that is one common factor,
+- The speed of a machine drifts as a whole (one was seen to lose a third within an hour): that is one common factor,
   and what a step of any kind says about it applies to all.
 
 Drawbacks: it follows the geometric mean, so a cap is held in the typical step and not in each; it converges over tens
@@ -57,7 +57,7 @@ class StepTimeModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearStepTime:
-    """Coefficients in seconds. The defaults are of SmolLM2-135M in bf16 on two cores (`facts/engine.md`): the order
+    """Coefficients in seconds. The defaults are of SmolLM2-135M in bf16 on two cores with AVX512: the order
     of magnitude to start from, no more."""
 
     fixed_s: float = 15e-3
