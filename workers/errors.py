@@ -23,6 +23,7 @@ __all__ = [
     "NotFiniteLogits",
     "OutOfMemory",
     "UnsupportedModel",
+    "first_line",
 ]
 
 
@@ -61,3 +62,8 @@ class OutOfMemory(EngineFault):
 
 class DeviceLost(EngineFault):
     """The device answers no more (an ECC error, a driver reset): only a new process can go on."""
+
+
+def first_line(error: BaseException) -> str:
+    """A library's error in one line, to be quoted in one of ours."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

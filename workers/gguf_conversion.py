@@ -31,7 +31,7 @@ import torch
 from filelock import FileLock, Timeout
 from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
 
-from workers.errors import ModelNotFound, UnsupportedModel
+from workers.errors import ModelNotFound, UnsupportedModel, first_line
 from workers.transformers_quiet import quiet_transformers
 
 __all__ = ["cache_folder", "content_fingerprint", "convert_gguf"]
@@ -125,8 +125,8 @@ def _write_converted(file: Path, folder: Path, on_progress: OnProgress) -> None:
         raise UnsupportedModel(f"{file}: {error}; convert it to another quantisation (Q4_1, Q8_0, F16 …)") from error
     except (ValueError, KeyError, IndexError, TypeError, OSError, RuntimeError) as error:
         raise UnsupportedModel(
-            f"{file} can't be read as GGUF ({str(error).splitlines()[0] if str(error) else type(error).__name__}): "
-            "download it again, or use a model that transformers can read from GGUF"
+            f"{file} can't be read as GGUF ({first_line(error)}): download it again, or use a model that transformers "
+            "can read from GGUF"
         ) from error
     if missing := sorted(loading["missing_keys"]):
         raise ModelNotFound(f"{file} lacks {len(missing)} tensors (the first: {missing[0]}): download it again")

@@ -29,7 +29,7 @@ from huggingface_hub.errors import (
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from workers.errors import ModelNotFound, UnsupportedModel
+from workers.errors import ModelNotFound, UnsupportedModel, first_line
 from workers.gguf_conversion import convert_gguf
 from workers.runner import ModelLimits
 from workers.transformers_quiet import quiet_transformers
@@ -126,11 +126,6 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
             f"no tokenizer could be read in {files.folder} ({first_line(error)}): the folder needs tokenizer.json "
             "and tokenizer_config.json, as `save_pretrained` writes them"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """A library's error in one line."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _default_gguf() -> Path:

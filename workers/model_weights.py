@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from workers.devices import Placement
-from workers.errors import ModelError, ModelNotFound, UnsupportedModel
-from workers.model_source import ModelFiles, first_line
+from workers.errors import ModelError, ModelNotFound, UnsupportedModel, first_line
+from workers.model_source import ModelFiles
 from workers.transformers_quiet import quiet_transformers
 
 __all__ = ["load_weights"]

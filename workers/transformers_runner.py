@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from kvcache.sizing import ACCELERATOR_SHARE, CPU_SHARE, KVGeometry, size_pool
+from kvcache.sizing import ACCELERATOR_SHARE, CPU_SHARE, KVGeometry, PoolSizeError, size_pool
 from kvcache.storage import KVStorage, KVStorageStatistics
 from workers.attention.backend import AttentionBackend, SequenceSpan
 from workers.attention.reference import ReferenceAttention
 from workers.devices import Placement, free_memory_bytes
-from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
-from workers.model_source import ModelFiles, first_line
+from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel, first_line
+from workers.model_source import ModelFiles
 from workers.model_weights import load_weights
 from workers.runner import ModelLimits, SequenceInput
 from workers.sampler import Sampler
@@ -241,8 +241,13 @@ def _make_storage(
         longest_request_tokens=limits.context_tokens,
     )
     shape = backend.block_shape(geometry.kv_heads, geometry.head_dim)
-    # Two at least, whatever the budget: the self-check runs two sequences.
-    return KVStorage(max(blocks, 2), geometry.layers, shape, placement.dtype, placement.device)
+    try:
+        # Two at least, whatever the budget: the self-check runs two sequences.
+        return KVStorage(max(blocks, 2), geometry.layers, shape, placement.dtype, placement.device)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise PoolSizeError(
+            f"{placement.device} has no room for {blocks} KV blocks ({first_line(error)}): lower engine.kv_bytes"
+        ) from error
 
 
 def _refuse_batch_dependent_positions(model: PreTrainedModel, limits: ModelLimits) -> None:

@@ -22,7 +22,7 @@ from transformers import (
 
 from kvcache.sizing import PoolSizeError
 from workers.devices import Placement
-from workers.errors import NotFiniteLogits, UnsupportedModel
+from workers.errors import NotFiniteLogits, OutOfMemory, UnsupportedModel
 from workers.runner import ModelLimits, SequenceInput
 from workers.sampling import GREEDY, SamplingParams
 from workers.transformers_runner import TransformersRunner
@@ -126,6 +126,19 @@ def test_logits_equal_the_models_own_in_any_mix(config: PreTrainedConfig) -> Non
             torch.testing.assert_close(row / scale, logits / scale, atol=1e-4, rtol=0)
 
 
+def test_bfloat16_stays_near_float32() -> None:
+    model = llama()
+    placement = Placement(torch.device("cpu"), torch.bfloat16, threads=1)
+    limits = ModelLimits(CONTEXT, VOCABULARY, frozenset())
+    runner = TransformersRunner(copy.deepcopy(model).bfloat16(), limits, placement, kv_bytes=2**22)
+    text = [7 * i % VOCABULARY for i in range(40)]
+    runner.logits([SequenceInput(text[:25], 0, [5, 2, 9], None)])
+    (got,) = runner.logits([SequenceInput(text[25:], 25, [5, 2, 9], GREEDY)])
+    with torch.inference_mode():
+        want = model(torch.tensor([text]), use_cache=False).logits[0, -1]
+    torch.testing.assert_close(got.float() / want.abs().max(), want / want.abs().max(), atol=0.05, rtol=0)
+
+
 def complete(runner: TransformersRunner, prompts: list[list[int]], sampling: SamplingParams) -> list[list[int]]:
     """All prompts in one step, then eight tokens each, all together."""
     blocks = iter(range(runner.num_blocks))
@@ -199,6 +212,13 @@ def test_logits_that_are_not_numbers_name_their_sequences_and_spare_the_others()
     assert again == runner.step([good])[0]
     # The faulty sequence's block goes to a shorter one: what is left behind its end must not reach it.
     assert runner.step([SequenceInput([1], 0, [1], GREEDY)]) == runner.step([SequenceInput([1], 0, [3], GREEDY)])
+
+
+def test_a_step_that_memory_cannot_hold_is_a_named_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = runner_of(llama())
+    monkeypatch.setattr(runner, "_forward", lambda *_arguments: torch.empty(1 << 50))
+    with pytest.raises(OutOfMemory):
+        runner.step([SequenceInput([1], 0, [0], GREEDY)])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ row of kilobytes in a flat view of the pool, and one `index_select` gathers a gr
 for all layers and are made once a step.
 
 - *Decodes* (one new token) go in groups: sorted by length, so that little is padded, and cut so that a group's KV
-  stays in the cache between gather and use (a gather of 25 MB took twice as long a byte as one of 6 MB). The query
+  stays in the cache between gather and use (gathers of 2 MB were measured twice as fast a byte as of 25). The query
   heads that share a KV head become query rows of that head: no KV is repeated, and torch's own grouping
   (`enable_gqa`) was measured several times slower on CPUs.
 - *Chunks* (more than one new token) go one sequence at a time, their products being large: KV heads as the batch,
@@ -32,7 +32,7 @@ from workers.attention.backend import SequenceSpan
 
 __all__ = ["ReferenceAttention", "ReferenceStatistics"]
 
-_GROUP_BYTES = {"cpu": 4 * 2**20}
+_GROUP_BYTES = {"cpu": 2 * 2**20}
 """Gathered keys and values of a group of decodes, unless a single one has more."""
 _GROUP_BYTES_ELSEWHERE = 256 * 2**20
 """Accelerators: few large calls."""
