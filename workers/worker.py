@@ -289,7 +289,7 @@ class Worker:
             # A step is planned within its cap; ten of them is not slow any more but stuck.
             longest_step_s=lambda: 10.0 + 10 * self._step_cap_s,
             unhealthy=lambda: next(
-                (reason for consumer in self._consumers.values() if (reason := consumer.statistics().unhealthy)), None
+                (reason for consumer in self._consumers.values() if (reason := consumer.unhealthy)), None
             ),
         )
 

@@ -50,8 +50,7 @@ async def test_a_class_that_was_paused_goes_on_when_its_partitions_are_revoked()
     ]
     consumer._on_records(partition, records)
     assert consumer.paused
-    assert consumer._on_revoked is not None
-    await consumer._on_revoked([partition])
+    await consumer._owner.revoked([partition])
     assert not consumer.paused
 
 
