@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LogitsProcessor
+from transformers import AutoModelForCausalLM
 
 from workers.devices import Placement, choose_placement
 from workers.transformers_quiet import quiet_transformers
@@ -105,8 +105,8 @@ class TransformersPeer:
         return rows
 
 
-class _FirstTokenClock(LogitsProcessor):
-    """Notes when the first logits are there; changes nothing."""
+class _FirstTokenClock:
+    """In the place of a logits processor: notes when the first logits are there, changes nothing."""
 
     def __init__(self) -> None:
         self.first_s = 0.0
