@@ -100,13 +100,13 @@ def _figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _table(figures: dict[str, Any]) -> Table:
-    table = Table(title="medians")
-    for heading in ("format", "engine", "output tokens/s", "TTFT mean", "TTFT p95", "peak RSS", "waiting for the GIL"):
+    table = Table(title="medians; GIL wait: of the engine thread, as a share of step time")
+    for heading in ("format", "engine", "output tokens/s", "TTFT mean", "TTFT p95", "peak RSS", "GIL wait"):
         table.add_column(heading, justify="left" if heading in ("format", "engine") else "right")
     for dtype, of_dtype in figures.items():
         for engine in _ENGINES:
             values = of_dtype[engine]
-            wait = f"{values['gil_wait_share']:.2%} of step time" if "gil_wait_share" in values else ""
+            wait = f"{values['gil_wait_share']:.2%}" if "gil_wait_share" in values else ""
             table.add_row(
                 dtype,
                 engine,
@@ -116,5 +116,5 @@ def _table(figures: dict[str, Any]) -> Table:
                 f"{values['peak_rss_mb']:,.0f} MB",
                 wait,
             )
-        table.add_row(dtype, "headrace ÷ transformers", f"{of_dtype['ratio_transformers']:.2f} ×", "", "", "", "")
+        table.add_row(dtype, "ratio", f"{of_dtype['ratio_transformers']:.2f} ×", "", "", "", "")
     return table

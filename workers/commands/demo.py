@@ -36,6 +36,8 @@ __all__ = ["add_arguments", "run"]
 _TENANT_WEIGHTS = {"acme": 2.0, "globex": 1.0}
 _BATCH_PER_TENANT = 40
 _BATCH_TOKENS = 16
+_SLOTS = 16
+"""Requests that run at once, where --max-sequences doesn't say otherwise."""
 _REQUEST_COST = 72
 """Of a request of the batch: turns of about one request show the shares in a story this short."""
 _URGENT = (
@@ -106,7 +108,7 @@ def _config(arguments: argparse.Namespace, bootstrap_servers: str) -> WorkerConf
             "tenant_quantum": _REQUEST_COST,
             "trust_tenant_header": True,
         },
-        **({} if arguments.max_sequences else {"engine": {"max_sequences": 16}}),
+        **({} if arguments.max_sequences else {"engine": {"max_sequences": _SLOTS}}),
     )
 
 
@@ -183,11 +185,15 @@ async def _stream_to_terminal(client: HeadraceClient, console: Console) -> Serve
 
 
 def _contended(served: Sequence[Served]) -> list[Served]:
-    """What was answered while every tenant of the batch still had something waiting: there shares mean something."""
-    batch = [one for one in served if one.priority == "p3"]
-    last_sent_s = max(one.answer.sent_s for one in batch)
-    first_done_s = min(max(one.answer.ended_s for one in batch if one.tenant == tenant) for tenant in _TENANT_WEIGHTS)
-    return [one for one in served if last_sent_s <= one.answer.ended_s <= first_done_s]
+    """What was answered while every tenant of the batch had something waiting: there shares mean something.
+
+    Left out: the first to be answered, for they were let in before the flood stood, and what came after one tenant
+    had nothing left.
+    """
+    batch = sorted((one for one in served if one.priority == "p3"), key=lambda one: one.answer.ended_s)
+    first_s = batch[_SLOTS - 1].answer.ended_s
+    last_s = min(max(one.answer.ended_s for one in batch if one.tenant == tenant) for tenant in _TENANT_WEIGHTS)
+    return [one for one in served if first_s < one.answer.ended_s <= last_s]
 
 
 def _figures(served: Sequence[Served]) -> list[dict[str, object]]:
