@@ -34,11 +34,11 @@ from workers.config import WorkerConfig
 __all__ = ["add_arguments", "run"]
 
 _TENANT_WEIGHTS = {"acme": 2.0, "globex": 1.0}
-_BATCH_PER_TENANT = 40
-_BATCH_TOKENS = 16
+_BATCH_PER_TENANT = 30
+_BATCH_TOKENS = 12
 _SLOTS = 16
 """Requests that run at once, where --max-sequences doesn't say otherwise."""
-_REQUEST_COST = 72
+_REQUEST_COST = 64
 """Of a request of the batch: turns of about one request show the shares in a story this short."""
 _URGENT = (
     "Explain in two sentences what a headrace is.",
