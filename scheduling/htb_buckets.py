@@ -44,7 +44,8 @@ class Buckets:
                 if zero < full:
                     zero = full
                 bucket.zero = zero
-                if (zero <= now) is (node.mode != CAN_SEND):
+                if (zero <= now) is (node.mode != CAN_SEND) or (cost < 0 and zero > now):
+                    # Its mode changes; or what it got back brings that nearer.
                     self.update(node, now)
         if self._hard:
             self._spend_hard(leaf, lender, cost, now)

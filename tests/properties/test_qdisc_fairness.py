@@ -19,7 +19,7 @@ from scheduling.policies import make_qdisc
 from scheduling.rotation import Owner, Rotation, Turn
 from scheduling.sfq import FlowRows, Sfq
 from scheduling.tenants import Tenants
-from scheduling.tree import ClassConfig, FlowOrder, LeafConfig, TenantsConfig, TreeConfig
+from scheduling.tree import ClassConfig, FlowOrder, LeafConfig, Rate, TenantsConfig, TreeConfig
 from tests.scheduling.queue_rig import P0, P1, P2, P3, SLICE, Job, Server, one_class
 
 QUANTUM = 64
@@ -417,6 +417,44 @@ def test_strict_takes_no_more_than_its_limit_and_its_share() -> None:
     for priority, share in ((P0, 16 / 30), (P1, 8 / 30), (P2, 4 / 30), (P3, 2 / 30)):
         got = server.units(lambda job, priority=priority: job.priority is priority) / CAPACITY / seconds
         assert got == pytest.approx(share, abs=0.04), priority
+
+
+# --- hard limits ------------------------------------------------------------------------------------------------------
+
+
+@given(
+    jobs=st.lists(
+        st.builds(
+            Job,
+            priority=st.sampled_from([P1, P2]),
+            prompt=st.integers(1, 100),
+            output=st.integers(0, 100),
+            predicted=st.integers(0, 100),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    slots=st.integers(1, 64),
+    share=st.sampled_from([0.05, 0.2, 0.5]),
+    by=st.sampled_from(["ceil", "borrow_limit"]),
+)
+def test_a_hard_limit_is_exceeded_by_a_burst_an_item_and_the_errors_only(
+    jobs: list[Job], slots: int, share: float, by: str
+) -> None:
+    limited = ClassConfig(name="limited", priority=P1, rate=Rate(share=share), burst_s=0.0)
+    limited = replace(limited, **({"ceil": Rate(share=share)} if by == "ceil" else {"borrow_limit": 0.0}))
+    tree = TreeConfig(
+        classes=(limited, ClassConfig(name="other", priority=P2)), largest_item=BURST, capacity_units_s=CAPACITY
+    )
+    server = Server(jobs, tree=tree, slots=slots, capacity=CAPACITY).run()
+    assert len(server.ended) == len(jobs), "a limit delays, it loses nothing"
+    got = errors = 0
+    largest = max(max(job.cost, job.predicted_cost) for job in jobs)
+    for dispatch in server.dispatched:
+        if dispatch.job.priority is P1:
+            got += dispatch.job.cost
+            errors += max(0, dispatch.job.cost - dispatch.job.predicted_cost)
+            assert got <= CAPACITY * share * dispatch.at_s + BURST + largest + errors
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------

@@ -285,3 +285,19 @@ def test_a_borrow_limit_of_nought_is_the_own_rate_and_no_more() -> None:
     limited = of(P1, rate=Rate(share=0.2), borrow_limit=0.0)
     server = Server(flood(P1), tree=tree(limited, of(P2))).run(40.0)
     assert share(server, P1) == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_refund_brings_the_end_of_a_debt_nearer() -> None:
+    """It was predicted to be long, was short, and its class is in credit as soon as it is."""
+    index = Index()
+    classes = of(P1, rate=Rate(units_s=100), prio=1), of(P2, rate=Rate(units_s=0), prio=0)
+    qdisc = make_qdisc("htb", index, tree(*classes))
+    long, next_one = add(index, Job(priority=P1, prompt=120, output=200)), add(index, Job(priority=P1))
+    for row in (long, next_one):
+        qdisc.enqueue(row, 0.0)
+    assert qdisc.dequeue(0.0) == long
+    qdisc.settle(long, 0.0)
+    qdisc.enqueue(add(index, Job(priority=P2, prompt=500)), 0.0)
+    qdisc.enqueue(add(index, Job(priority=P2)), 0.0)
+    qdisc.dequeue(0.0)
+    assert qdisc.dequeue(1.0) == next_one, "P2 borrows first, but P1 has its rate again"

@@ -1,5 +1,7 @@
 """`fifo` and `strict`, the factory, and the accounting around any discipline."""
 
+import gc
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -265,3 +267,20 @@ def test_upcoming_looks_past_a_flood_for_other_classes() -> None:
     late = add(index, Job(priority=P3))
     qdisc.enqueue(late, 0.0)
     assert late in qdisc.upcoming(20)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_waiting_request_takes_less_than_a_kilobyte(policy: str) -> None:
+    """Index row, names, and its place in the discipline, with ten requests a flow."""
+    rows, flows = 20_000, 2_000
+    gc.collect()
+    tracemalloc.start()
+    index = Index(initial_rows=rows)
+    qdisc = make_qdisc(policy, index, TREE)
+    for number in range(rows):
+        flow = number % flows
+        job = Job(priority=PriorityClass(flow % 4), tenant=f"tenant-{flow % 50}", flow=f"user-{flow}")
+        qdisc.enqueue(add(index, job), 0.0)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken / rows < 500
