@@ -47,12 +47,11 @@ from typing import Any
 from scheduling.ages import Ages
 from scheduling.htb_buckets import Buckets, hard_event
 from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, set_lending, set_rates
-from scheduling.htb_links import PRIOS, Links
+from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, turns_up
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
 from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
-from scheduling.rotation import Rotation, Turn
 from scheduling.tenants import Tenants
 from scheduling.token_bucket import TokenBucket
 from scheduling.tree import TreeConfig
@@ -143,7 +142,7 @@ class Htb:
         if via is not None:
             via.spend(cost, now)
         elif lender or self._searched:
-            for rotation, turn in _turns(self._links.rows, node, lender):
+            for rotation, turn in turns_up(self._links.rows, node, lender):
                 rotation.serve_past(turn, cost)
         else:
             self._links.rows[node.prio].serve(node.row_turn, cost)
@@ -161,7 +160,7 @@ class Htb:
         if now >= self._buckets.due:
             self._buckets.fire(now)
         node = self._class_of[self._service[row]]
-        allowed = _lender(node)
+        allowed = lender_of(node)
         lender = self._root.level if allowed is None else allowed
         leaf_grant = node.leaf.take(row, cost, now)
         self._adjust(node, lender, None, cost)
@@ -309,7 +308,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and strict.zero <= now:
-                lender = 0 if node.mode == CAN_SEND and not node.barred else _lender(node)
+                lender = 0 if node.mode == CAN_SEND and not node.barred else lender_of(node)
                 if lender is not None:
                     self._lender = lender
                     self._via = strict
@@ -343,7 +342,7 @@ class Htb:
             if not node.queued or node.mask & blocked:
                 continue
             row = self._ages.overdue(node.priority, now)
-            lender = None if row is None else _lender(node)
+            lender = None if row is None else lender_of(node)
             if lender is not None:
                 self._lender = lender
                 self._via = self._promotion
@@ -357,7 +356,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and not node.mask & blocked and strict.zero <= now:
-                lender = _lender(node)
+                lender = lender_of(node)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender
                     self._via = strict
@@ -371,7 +370,7 @@ class Htb:
         while mask:
             number = (mask & -mask).bit_length() - 1
             self._lender = number // PRIOS
-            for node in _classes_below(self._links.rows[number], number % PRIOS, blocked):
+            for node in classes_below(self._links.rows[number], number % PRIOS, blocked):
                 if node.leaf.pick(now, 0) is not None:
                     return node
             mask &= mask - 1
@@ -394,7 +393,7 @@ class Htb:
         """The turns that were served then cost more or less. Who went out of turn took none."""
         if via is not None or node.heir is not None:
             return
-        for rotation, turn in _turns(self._links.rows, node, lender):
+        for rotation, turn in turns_up(self._links.rows, node, lender):
             rotation.adjust(turn, cost)
 
     def _spend(self, node: ClassNode, lender: int, via: TokenBucket | None, cost: int, now: float) -> None:
@@ -420,43 +419,3 @@ class Htb:
                 break
             parent.queued = busy
             child = parent
-
-
-def _lender(leaf: ClassNode) -> int | None:
-    """The level of the first node from the class up that can send; None if a hard limit is in the way."""
-    if leaf.barred:
-        return None
-    node: GroupNode = leaf
-    while node.mode != CAN_SEND:
-        parent = node.parent
-        assert parent is not None, "the root always can"
-        if node.mode == CANT_SEND or parent.closed:
-            return None
-        node = parent
-    return node.level
-
-
-def _classes_below(rotation: Rotation[GroupNode], prio: int, blocked: int) -> Iterator[ClassNode]:
-    """All classes below a row or feed in the order of their turns, but the blocked ones."""
-    for turn in rotation.in_order():
-        node = turn.owner
-        if isinstance(node, ClassNode):
-            if not node.mask & blocked:
-                yield node
-        elif node.mask & ~blocked:
-            yield from _classes_below(node.feeds[prio], prio, blocked)
-
-
-def _turns(
-    rows: list[Rotation[GroupNode]], leaf: ClassNode, lender: int
-) -> Iterator[tuple[Rotation[GroupNode], Turn[GroupNode]]]:
-    """The turns from a class up to the lender's row, which may be its own. The root is alone in its row."""
-    prio = leaf.prio
-    node: GroupNode = leaf
-    while node.level < lender:
-        above = node.parent
-        assert above is not None
-        yield above.feeds[prio], node.borrow_turns[prio]
-        node = above
-    if node.parent is not None:
-        yield rows[lender * PRIOS + prio], node.row_turns[prio]

@@ -11,10 +11,12 @@ empty (or hold blocked classes), so nobody finds it there; and going to and fro 
 classes do all the time, moves a node in one rotation only and costs it no turn in the other.
 """
 
-from scheduling.htb_node import CAN_SEND, CANT_SEND, ROOT_LEVEL, GroupNode
+from collections.abc import Iterator
+
+from scheduling.htb_node import CAN_SEND, CANT_SEND, ROOT_LEVEL, ClassNode, GroupNode
 from scheduling.rotation import Rotation, Turn
 
-__all__ = ["PRIOS", "Links"]
+__all__ = ["PRIOS", "Links", "classes_below", "lender_of", "turns_up"]
 
 PRIOS = 8
 
@@ -88,3 +90,43 @@ class Links:
         row.leave(turn)
         if not row.active:
             self.mask &= ~(1 << number)
+
+
+def lender_of(leaf: ClassNode) -> int | None:
+    """The level of the first node from the class up that can send; None if a hard limit is in the way."""
+    if leaf.barred:
+        return None
+    node: GroupNode = leaf
+    while node.mode != CAN_SEND:
+        parent = node.parent
+        assert parent is not None, "the root always can"
+        if node.mode == CANT_SEND or parent.closed:
+            return None
+        node = parent
+    return node.level
+
+
+def classes_below(rotation: Rotation[GroupNode], prio: int, blocked: int) -> Iterator[ClassNode]:
+    """All classes below a row or feed in the order of their turns, but the blocked ones."""
+    for turn in rotation.in_order():
+        node = turn.owner
+        if isinstance(node, ClassNode):
+            if not node.mask & blocked:
+                yield node
+        elif node.mask & ~blocked:
+            yield from classes_below(node.feeds[prio], prio, blocked)
+
+
+def turns_up(
+    rows: list[Rotation[GroupNode]], leaf: ClassNode, lender: int
+) -> Iterator[tuple[Rotation[GroupNode], Turn[GroupNode]]]:
+    """The turns from a class up to the lender's row, which may be its own. The root is alone in its row."""
+    prio = leaf.prio
+    node: GroupNode = leaf
+    while node.level < lender:
+        above = node.parent
+        assert above is not None
+        yield above.feeds[prio], node.borrow_turns[prio]
+        node = above
+    if node.parent is not None:
+        yield rows[lender * PRIOS + prio], node.row_turns[prio]
