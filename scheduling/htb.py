@@ -97,6 +97,9 @@ class Htb:
         for node in self._leaves:
             self._class_of[node.priority] = node
             self._ages.limit(node.priority, config.of(node.priority).max_wait_s, node.leaf.rows())
+        for group in reversed(list(nodes_of(root))):
+            if group.children:
+                group.queued = int(any(child.queued for child in group.children))
         self._ageing = [node for node in self._leaves if config.of(node.priority).max_wait_s is not None]
         self._set_rates(config.capacity_units_s if root.rate <= 0 else root.rate, now)
         self._strict = [(node, node.strict) for node in self._leaves if node.strict is not None]
@@ -288,6 +291,8 @@ class Htb:
                 if node.parent is not None:
                     assert node.borrow_turns[prio].active is (sends and node.mode != CANT_SEND), f"{node.name}"
             assert node.barred == int(node.at_ceil) + (node.parent.barred if node.parent is not None else 0)
+            if self._lends and node.children:
+                assert bool(node.queued) is any(child.queued for child in node.children), f"{node.name} idle or not?"
         for leaf in self._leaves:
             assert len(leaf.leaf) == leaf.queued, f"class {leaf.name}: {len(leaf.leaf)=}, {leaf.queued=}"
             leaf.leaf.check_integrity()

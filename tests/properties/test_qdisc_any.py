@@ -28,16 +28,16 @@ def tree_for(variant: str, order: FlowOrder, grouped: bool = False) -> TreeConfi
         replace(child, tenants=replace(child.tenants, leaf=replace(child.tenants.leaf, order=order, quantum=20)))
         for child in tree.classes
     )
+    if variant == HARD:
+        p0, p1, p2, p3 = classes
+        p1 = replace(p1, ceil=Rate(share=0.7), lendable=0.5)
+        p2 = replace(p2, borrow_limit=0.5)
+        classes = (p0, p1, p2, replace(p3, lendable=0.0))
     if grouped:
         classes = (
             replace(classes[0], name="urgent", weight=3, max_wait_s=1.0),
             ClassConfig(name="rest", weight=2, children=tuple(replace(child, max_wait_s=4.0) for child in classes[1:])),
         )
-    elif variant == HARD:
-        p0, p1, p2, p3 = classes
-        p1 = replace(p1, ceil=Rate(share=0.4), lendable=0.5)
-        p2 = replace(p2, borrow_limit=0.5)
-        classes = (p0, p1, p2, replace(p3, lendable=0.0))
     return replace(tree, classes=classes)
 
 
@@ -150,7 +150,7 @@ class AnyQdisc(RuleBasedStateMachine):
 
     @rule(grouped=st.booleans(), order=st.sampled_from(FlowOrder))
     def reload(self, grouped: bool, order: FlowOrder) -> None:
-        self.qdisc.reload(tree_for(self.variant, order, grouped and self.variant != HARD), self.now)
+        self.qdisc.reload(tree_for(self.variant, order, grouped), self.now)
 
     @rule(capacity=st.floats(1.0, 1e6))
     def measure(self, capacity: float) -> None:
