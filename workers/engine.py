@@ -212,6 +212,9 @@ class Engine:
                 self._forget(row)
 
     def _add(self, arrival: Arrival, now: float) -> None:
+        while self._dropping and len(self._index) >= self._index.capacity:
+            # The same records come again, faster than the old rows are dropped.
+            self._drop_revoked(now)
         row = self._index.add(
             origin=arrival.origin_class,
             service=arrival.service_class,

@@ -153,6 +153,19 @@ def test_a_revoked_partition_leaves_without_an_answer() -> None:
     assert len(rig.parts.index) == 0
 
 
+def test_a_backlog_that_is_revoked_and_comes_again_finds_room() -> None:
+    rig = Rig()
+    backlog = rig.parts.index.capacity - 10
+    for attempt in range(2):
+        for number in range(backlog):
+            rig.arrive(f"{attempt}-{number}")
+        rig.parts.engine.step()
+        if attempt == 0:
+            rig.inbox.put(Revoked("inference.p1", 0, 1))
+    assert len(rig.parts.index) <= rig.parts.index.capacity
+    assert rig.parts.engine.statistics().waiting > 0
+
+
 def test_tokens_that_come_after_the_row_was_dropped_are_ignored() -> None:
     rig = Rig()
     rig.answer_staging = False
