@@ -42,7 +42,7 @@ _ENDS_EARLY = {RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED
 TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
     RequestState.WAITING: frozenset({RequestState.STAGED, RequestState.CLAIMED} | _ENDS_EARLY),
     RequestState.STAGED: frozenset({RequestState.CLAIMED} | _ENDS_EARLY),
-    # Back to WAITING or STAGED: a claim that is given up (drain, requeue) keeps its place.
+    # Back to WAITING or STAGED: a claim given up keeps its place (`Qdisc.requeue`; nothing asks for it yet).
     RequestState.CLAIMED: frozenset({RequestState.PREFILL, RequestState.WAITING, RequestState.STAGED} | _ENDS_EARLY),
     RequestState.PREFILL: frozenset(
         {RequestState.DECODE, RequestState.FINISHED, RequestState.FAILED, RequestState.CANCELLED}

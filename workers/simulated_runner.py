@@ -1,7 +1,8 @@
 """A runner without a model: steps take the time that a step-time model says, on a virtual clock.
 
 Knows how long a step takes. Does not know text: its tokens are a fixed function of the sampling seed and the output
-position, so that they are the same in every run. For tests and for `simulate`; never for a benchmark of the engine.
+position, so that they are the same in every run. For tests; never for a benchmark of the engine.
+(`workers.simulation` drives the scheduler without a runner.)
 """
 
 from collections.abc import Sequence
@@ -58,9 +59,10 @@ class SimulatedRunner:
         tokens: list[int | None] = []
         for sequence in sequences:
             length = len(sequence.token_ids)
+            # As `scheduling.step_time` counts: the position where each chunk ends.
+            context += sequence.start + length
             if length == 1 and sequence.output_position > 0:
                 decode += 1
-                context += sequence.start
             else:
                 prefill += length
             if sequence.sampling is None:
