@@ -23,7 +23,6 @@ from scheduling.tree import TreeConfig
 __all__ = ["OVERRUN_TOKENS", "AccountedQdisc"]
 
 OVERRUN_TOKENS = 16
-"""Output tokens by which an exceeded prediction is raised at a time."""
 _LOOK_FACTOR = 4
 _LOOK_ROWS = 1024
 """`upcoming` looks at so many rows, plus `_LOOK_FACTOR` for each one wanted, then gives up: most were staged."""
@@ -34,14 +33,15 @@ _OUTPUT = Cause.OUTPUT
 class AccountedQdisc:
     """Implements `scheduling.qdisc.Qdisc`."""
 
-    def __init__(self, index: Index, discipline: Discipline[Any]) -> None:
+    def __init__(self, index: Index, discipline: Discipline[Any], overrun_tokens: int = OVERRUN_TOKENS) -> None:
+        """`overrun_tokens`: output tokens by which an exceeded prediction is raised at a time."""
         self._index = index
         self._service = index.service
         self._prompt_cost = index.prompt_cost
         self._output_cost = index.output_cost
         self._discipline = discipline
         self._ledger = Ledger()
-        self._overrun = index.cost.output(OVERRUN_TOKENS)
+        self._overrun = index.cost.output(overrun_tokens)
         self._cost_queued: array[int] = array("Q")
         """By row: its predicted cost when it was queued (the index's may change while it waits)."""
         classes = len(PriorityClass)

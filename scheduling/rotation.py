@@ -160,6 +160,12 @@ class Rotation(Generic[Owner]):
             assert first is turn, "nobody is before it now"
         self.serve(turn, cost)
 
+    def lift(self, turn: Turn[Owner]) -> None:
+        """Virtual time goes on to just before this turn, the front or one that left: newcomers come after it."""
+        reached = (turn.round, turn.place - 1)
+        if reached > (self.round, self.place):
+            self.round, self.place = reached
+
     def adjust(self, turn: Turn[Owner], cost: int) -> None:
         """What the turn was served costs so much more, or (negative) less. Moves it, active or not, by whole rounds."""
         quantum = turn.quantum

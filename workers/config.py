@@ -147,7 +147,7 @@ class EngineConfig(_Section):
 
 class SchedulingConfig(_Section):
     policy: Policy = POLICIES[0]
-    """The queueing discipline: htb, strict or fifo."""
+    """The queueing discipline; htb, unless others are to be compared with it (docs/scheduling.md says which when)."""
     staged_rows: int | None = Field(None, ge=4)
     """Requests tokenised ahead; twice max_sequences where absent."""
     tenant_weights: TenantWeights = Field(default_factory=dict)
