@@ -19,6 +19,8 @@ from scheduling.hybrid import Hybrid
 from scheduling.index import Index
 from scheduling.keyed_rows import KeyedRows
 from scheduling.mlfq import Mlfq
+from scheduling.quota import Quotas
+from scheduling.quota_gate import QuotaGate
 from scheduling.row_list import RowLinks
 from scheduling.sfq import FlowRows, Sfq
 from scheduling.sjf import Sjf, rows_by_cost
@@ -68,7 +70,12 @@ LEAF_POLICIES = tuple(_MAKE_LEAF)
 
 
 def make_qdisc(
-    name: str, index: Index, tree: TreeConfig, cost: CostModel | None = None, now: float = 0.0
+    name: str,
+    index: Index,
+    tree: TreeConfig,
+    cost: CostModel | None = None,
+    now: float = 0.0,
+    quotas: Quotas | None = None,
 ) -> AccountedQdisc:
     """The discipline `name` over the rows of `index`. `now`: the start, on the clock of all later calls.
 
@@ -79,7 +86,13 @@ def make_qdisc(
     if make is None:
         raise PolicyError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
     _check_leaves(tree)
-    return AccountedQdisc(index, make(index, tree, now), _OVERRUN_TOKENS.get(name, OVERRUN_TOKENS))
+    discipline = make(index, tree, now)
+    overrun_tokens = _OVERRUN_TOKENS.get(name, OVERRUN_TOKENS)
+    if quotas is None or not quotas.any:
+        return AccountedQdisc(index, discipline, overrun_tokens)
+    held = FlowRows(index, FlowOrder.FIFO)
+    gate = QuotaGate(index, discipline, quotas, lambda: Sfq(index, LeafConfig(), held), now)
+    return AccountedQdisc(index, gate, overrun_tokens, gate)
 
 
 class _Leaves:

@@ -18,8 +18,6 @@ from dataclasses import replace
 from random import Random
 from time import perf_counter_ns
 
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
-
 from scheduling.default_tree import default_tree
 from scheduling.index import Index
 from scheduling.policies import make_qdisc
@@ -142,6 +140,9 @@ class Bench:
 
 
 def _resident_bytes() -> int:
+    # Imported here: the command's help needs no worker extra.
+    import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from scheduling.policies import POLICIES
-from workers.bench_record import bench_record, write_record
 from workers.bench_scheduler import HEAPQ
 from workers.cli import UsageError
 
@@ -45,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from workers.bench_record import bench_record, write_record
+
     for name in ("requests", "repeats"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name} {getattr(arguments, name)}: at least 1")
