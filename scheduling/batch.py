@@ -200,14 +200,19 @@ class BatchScheduler:
         assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"
         self._plan = None
         ended = {outcome.row: outcome.ended for outcome in outcomes}
-        token_cost = self._cost.output(1)
+        cost = self._cost
+        units = 0
         for chunk in plan.chunks:
             sequence = self._running[chunk.row]
             sequence.computed_tokens += chunk.tokens
+            if not chunk.decode:
+                units += cost.prompt(chunk.start + chunk.tokens) - cost.prompt(chunk.start)
             if not chunk.samples:
                 continue
             assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
             sequence.output_tokens += 1
+            token_cost = cost.next_output(sequence.output_tokens)
+            units += token_cost
             self._qdisc.charge(chunk.row, token_cost, now)
             state = ended.pop(chunk.row)
             if state is not None:
@@ -220,20 +225,18 @@ class BatchScheduler:
         assert not ended, f"rows {list(ended)} have an outcome and sampled nothing"
         load = self._load
         self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
-        self._measure_capacity(measured_s, now)
+        self._measure_capacity(units, measured_s, now)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
         self._decode_tokens += load.decode_sequences
 
-    def _measure_capacity(self, measured_s: float, now: float) -> None:
+    def _measure_capacity(self, units: int, measured_s: float, now: float) -> None:
         """Of steps that had all the work they could take; others say what was asked for, not what was possible."""
         if self._capacity is None or not len(self._qdisc):
             return
         slots_full = len(self._running) >= self._limits.max_sequences - self._limits.strict_slots
         if not (slots_full or self._claims.short_of_room):
             return
-        load = self._load
-        units = self._cost.prompt(load.prefill_tokens) + self._cost.output(load.decode_sequences)
         changed = self._capacity.observe(units, measured_s)
         if changed is not None:
             self._qdisc.set_capacity(changed, now)

@@ -103,6 +103,9 @@ class SchedulingConfig(Section):
     """The queueing discipline; htb, unless others are to be compared with it (docs/scheduling.md says which when)."""
     tree: dict[str, Any] | None = None
     """The class tree (docs/scheduling.md); the shipped one where absent. SIGHUP reads it again."""
+    cost: Literal["linear", "log", "measured"] = "linear"
+    """What shares are shares of: tokens (1 an uncached prompt token, 2 an output token), their logarithm, or the engine
+    time that tokens take on this machine."""
     staged_rows: int | None = Field(None, ge=4)
     """Requests tokenised ahead; twice max_sequences where absent."""
     tenant_weights: TenantWeights = Field(default_factory=dict)

@@ -18,7 +18,7 @@ from typing import Any
 
 from opentelemetry.trace import Tracer
 
-from scheduling.cost import CostModel
+from scheduling.cost import CostKind
 from scheduling.priority import PriorityClass
 from scheduling.tree import TreeConfig, TreeError
 from topics.admin import KafkaAdmin
@@ -30,7 +30,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
 from topics.record_producer import ProducerStoppedError, RecordRefusedError
-from workers.assembly import assemble, class_tree, engine_inbox, step_cap_s, strict_classes
+from workers.assembly import assemble, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
@@ -166,9 +166,9 @@ class Worker:
 
     @staticmethod
     def _tree(config: WorkerConfig, model: LoadedModel) -> TreeConfig:
-        return class_tree(
-            config.scheduling, model.rates, CostModel(), config.engine.max_sequences, model.limits.context_tokens
-        )
+        slots = config.engine.max_sequences
+        cost = cost_model(CostKind(config.scheduling.cost), model.rates, slots)
+        return class_tree(config.scheduling, model.rates, cost, slots, model.limits.context_tokens)
 
     def reload_tree(self, config: WorkerConfig) -> None:
         """Go on under the class tree of a configuration that was read again; everything else needs a restart.

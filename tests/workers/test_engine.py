@@ -262,3 +262,17 @@ def test_the_measured_capacity_reaches_the_tree() -> None:
         rig.arrive(f"r{number}", prompt=8, output=30)
     rig.run()
     assert told, "it was guessed from the decode rate alone"
+
+
+@pytest.mark.parametrize("cost", ["linear", "log", "measured"])
+def test_whatever_the_prices_the_books_close(cost: str) -> None:
+    rig = Rig(scheduling={"cost": cost}, num_blocks=64)
+    for number in range(40):
+        rig.arrive(f"r{number}", prompt=5 + number, output=1 + number % 30, priority=PriorityClass(number % 4))
+    rig.run()
+    ledger = rig.parts.qdisc.ledger()
+    prices = rig.parts.index.cost
+    assert len(rig.endings) == 40
+    assert ledger.open == 0
+    work = sum(prices.prompt(5 + number) + prices.output(1 + number % 30) for number in range(40))
+    assert ledger.settled == work + sum(account.preemption_cost for account in ledger.accounts)

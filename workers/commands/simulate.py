@@ -33,11 +33,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scheduling.cost import CostModel
+from scheduling.cost import CostKind
 from scheduling.limits import LimitsError
 from scheduling.policies import POLICIES
 from scheduling.tree import TreeError
-from workers.assembly import batch_limits, class_tree
+from workers.assembly import batch_limits, class_tree, cost_model
 from workers.cli import UsageError
 from workers.config import ConfigError, WorkerConfig, load_config
 from workers.run_report import ReportRun, comparison, html_report
@@ -167,7 +167,7 @@ def _engine(arguments: argparse.Namespace, config: WorkerConfig, requests: Seque
         limits=batch_limits(engine, config.scheduling, guess, min(longest, num_blocks * arguments.block_size)),
         num_blocks=num_blocks,
         block_size=arguments.block_size,
-        cost=CostModel(),
+        cost=cost_model(CostKind(config.scheduling.cost), guess, engine.max_sequences),
         max_tokens=arguments.max_tokens,
         known_lengths=arguments.lengths == "known",
         staging_s=arguments.staging_ms / 1000,
