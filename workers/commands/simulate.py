@@ -14,6 +14,7 @@ LLMServingSim, or our own (arrival_s, prompt_tokens, output_tokens; class, tenan
   tenant=a or a:2+b:1         tenants                               limit=1000  only the first requests
   tenants=5, flows=8          so many, equally often                start=30    delay in seconds
   synthetic@…                 requests=, prompt=, output= tokens; at once where no rate= is given
+  chat@…, code@…, summarise@…, 5/60/30/5@…   named mixes with the lengths of public traces: requests=, rate=
 
 --out gets results.json (in the names of `vllm bench serve`, plus fairness), a CSV of requests and a PNG for each run,
 and report.html, which needs no other file. The same seed gives the same bytes.
@@ -64,7 +65,9 @@ _PIPE_COLUMNS = 180
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="FILE@key=value,… or synthetic@key=value,…")
+    parser.add_argument(
+        "traces", nargs="+", metavar="TRACE", help="FILE@key=value,…, synthetic@key=value,… or a named mix"
+    )
     parser.add_argument(
         "--policy",
         action="append",
