@@ -102,7 +102,7 @@ def test_time_is_stretched_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("@class=p0", "a file name, or `synthetic`, comes before"),
+        ("@class=p0", "a file name, or one of synthetic, "),
         ("a@class", "'class' is not key=value"),
         ("a@colour=red", "no key 'colour' here; known are class"),
         ("a@class=p0,class=p1", "class is given twice"),
