@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Tracer
 
@@ -40,7 +40,6 @@ from workers.engine import Drain, EngineStatistics, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
-from workers.loaded_model import LoadedModel
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.request import Arrival
@@ -48,6 +47,9 @@ from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled, TerminalWriter
 from workers.tracing import ReplySent, RequestTracer, WallClock
+
+if TYPE_CHECKING:
+    from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
 
 __all__ = ["TopicsNotReadyError", "Worker", "WorkerFailedError"]
 
@@ -85,7 +87,7 @@ class Worker:
     def __init__(
         self,
         config: WorkerConfig,
-        model: LoadedModel,
+        model: "LoadedModel",
         kafka: KafkaSettings,
         tracer: Tracer,
         *,

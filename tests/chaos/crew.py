@@ -9,21 +9,24 @@ import json
 import os
 import signal
 import sys
+import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
-from tests.chaos.raw_checker import Sent
+from tests.chaos.raw_checker import Sent, problems
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from topics.kafka_settings import KafkaSettings
+from topics.local_broker import LocalBroker
 
-__all__ = ["BROKER_PROPERTIES", "PLACES", "Crew", "Member", "crew"]
+__all__ = ["BROKER_PROPERTIES", "PLACES", "Crew", "Member", "Zygote", "zygote"]
 
 BROKER_PROPERTIES = {"group.min.session.timeout.ms": "500"}
 PLACES = ("staging", "prefill", "decode", "open", "before-end")
@@ -41,48 +44,25 @@ class Member:
     at: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
     """Places that its hook has acted at."""
 
+    def signal(self, number: signal.Signals) -> None:
+        assert not self.ended.is_set(), "its process id may be another's"
+        os.kill(self.pid, number)
 
-class Crew:
-    def __init__(self, bootstrap_servers: str, prefix: str, process: asyncio.subprocess.Process) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self.catalogue = Catalogue(prefix, group_prefix=prefix, request_partitions=2, reply_partitions=2)
-        self.topic = self.catalogue.requests("p1")
-        self.group = self.catalogue.group("p1")
-        self.sent: list[Sent] = []
-        self.kills: Counter[str] = Counter()
-        """Where processes were stopped or killed."""
-        self.seen: list[str] = []
-        """Request ids of terminal replies, as a reader of committed records sees them during the run."""
-        self._news = asyncio.Event()
+
+class Zygote:
+    """The process that workers are forked from: see `tests.chaos.zygote`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.loaded = asyncio.Event()
         self._process = process
         self._members: dict[int, Member] = {}
         self._started: asyncio.Queue[Member] = asyncio.Queue()
-        self.loaded = asyncio.Event()
 
-    # --- workers --------------------------------------------------------------------------------------------------
-
-    async def start(self, *, kill: tuple[str, int] | None = None, **order: Any) -> Member:
-        """A worker. `kill`: it dies at the n-th visit of a place. `order`: see `tests.chaos.zygote`."""
-        config: dict[str, Any] = {
-            "classes": "p1",
-            "kafka": {
-                "bootstrap_servers": self.bootstrap_servers,
-                "topic_prefix": self.catalogue.prefix,
-                "group_prefix": self.catalogue.group_prefix,
-                "session_timeout_ms": _SESSION_MS,
-            },
-            "engine": {"max_sequences": 16, "dtype": "float32"},
-        }
-        if kill is not None:
-            order["hook"] = {"place": kill[0], "visits": kill[1], "act": "SIGKILL", "times": 1}
+    async def fork(self, order: Mapping[str, Any]) -> Member:
+        await self.loaded.wait()
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"config": config, **order}).encode() + b"\n")
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
         return await self._started.get()
-
-    @staticmethod
-    def signal(member: Member, number: signal.Signals) -> None:
-        assert not member.ended.is_set(), "its process id may be another's"
-        os.kill(member.pid, number)
 
     async def listen(self) -> None:
         """Read what the processes say, until they are gone."""
@@ -100,16 +80,87 @@ class Crew:
             elif event == "ready":
                 member.ready.set()
             elif event == "at":
-                self.kills[said["place"]] += 1
                 member.at.put_nowait(said["place"])
             elif event == "ended":
+                del self._members[pid]
                 member.ended.set()
 
-    # --- requests -------------------------------------------------------------------------------------------------
 
-    async def create_topics(self) -> None:
-        async with KafkaAdmin(KafkaSettings(self.bootstrap_servers)) as admin:
-            await create_missing_topics(admin, self.catalogue)
+@asynccontextmanager
+async def zygote(model: str, log: Path) -> AsyncIterator[Zygote]:
+    """`model`: sleeping or smollm2. Whatever runs at the end is killed."""
+    with log.open("ab") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.chaos.zygote", model),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+        )
+    built = Zygote(process)
+    listening = asyncio.create_task(built.listen())
+    try:
+        yield built
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+        await listening
+
+
+class Crew:
+    """Workers that share one class's topic of a prefix of their own, and a reader of what they answer."""
+
+    def __init__(self, broker: LocalBroker, workers: Zygote) -> None:
+        prefix = f"c{uuid.uuid4().hex[:12]}"
+        self.bootstrap_servers = broker.bootstrap_servers
+        self.catalogue = Catalogue(prefix, group_prefix=prefix, request_partitions=2, reply_partitions=2)
+        self.topic = self.catalogue.requests("p1")
+        self.sent: list[Sent] = []
+        self.kills: Counter[str] = Counter()
+        """Where processes were killed."""
+        self.seen: list[str] = []
+        """Request ids of terminal replies, as a reader of committed records sees them during the run."""
+        self._news = asyncio.Event()
+        self._workers = workers
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    async def start(self, **order: Any) -> Member:
+        """A worker. `order`: its hook and mutation, see `tests.chaos.zygote`."""
+        config: dict[str, Any] = {
+            "classes": "p1",
+            "kafka": {
+                "bootstrap_servers": self.bootstrap_servers,
+                "topic_prefix": self.catalogue.prefix,
+                "group_prefix": self.catalogue.group_prefix,
+                "session_timeout_ms": _SESSION_MS,
+            },
+            "engine": {"max_sequences": 16, "dtype": "float32"},
+        }
+        return await self._workers.fork({"config": config, **order})
+
+    async def kill_one(self, place: str, visits: int, **order: Any) -> None:
+        """A worker that dies at its n-th visit of a place."""
+        hook = {"place": place, "visits": visits, "act": "SIGKILL", "times": 1}
+        worker = await self.start(hook=hook, **order)
+        await worker.ended.wait()
+        self.kills[worker.at.get_nowait()] += 1
+
+    async def members(self, count: int) -> None:
+        """Return when the group has so many members, and each has its partitions."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        await admin.start()
+        try:
+            while True:
+                (answer,) = await admin.describe_consumer_groups([self.catalogue.group("p1")])
+                _, _, state, _, _, members = answer.groups[0]
+                if state == "Stable" and len(members) == count:
+                    return
+                await asyncio.sleep(0.05)
+        finally:
+            await admin.close()
+
+    # --- requests -------------------------------------------------------------------------------------------------
 
     async def send(self, count: int, *, tokens: int = 12) -> None:
         """Completions of 1 to `tokens` tokens, every second one streamed."""
@@ -132,8 +183,21 @@ class Crew:
                 place = await sent
                 self.sent.append(Sent(request_id, place.topic, place.partition, place.offset, stream))
 
-    async def read_along(self) -> None:
-        """A reader of committed replies, during the run."""
+    async def answered(self, count: int) -> None:
+        """Return when the reader has seen so many different requests answered."""
+        while len(set(self.seen)) < count:
+            self._news.clear()
+            await self._news.wait()
+
+    async def problems(self) -> list[str]:
+        """What does not hold of the answers."""
+        prefix, group = self.catalogue.prefix, self.catalogue.group("p1")
+        told = await problems(self.bootstrap_servers, prefix, group, self.sent)
+        if len(self.seen) != len(set(self.seen)):
+            told.append("a reader during the run saw a request answered twice")
+        return told
+
+    async def _read_along(self) -> None:
         consumer = AIOKafkaConsumer(
             self.catalogue.replies,
             bootstrap_servers=self.bootstrap_servers,
@@ -148,36 +212,12 @@ class Crew:
         finally:
             await consumer.stop()
 
-    async def answered(self, count: int) -> None:
-        """Return when the reader has seen so many different requests answered."""
-        while len(set(self.seen)) < count:
-            self._news.clear()
-            await self._news.wait()
+    async def __aenter__(self) -> Self:
+        async with KafkaAdmin(KafkaSettings(self.bootstrap_servers)) as admin:
+            await create_missing_topics(admin, self.catalogue)
+        self._reading = asyncio.create_task(self._read_along())
+        return self
 
-
-@asynccontextmanager
-async def crew(bootstrap_servers: str, prefix: str, model: str, log: Path) -> AsyncIterator[Crew]:
-    """With its topics made, its model loaded, and nothing running. Whatever runs at the end is killed."""
-    with log.open("ab") as errors:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.chaos.zygote", model),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-        )
-    built = Crew(bootstrap_servers, prefix, process)
-    listening = asyncio.create_task(built.listen())
-    reading: asyncio.Task[None] | None = None
-    try:
-        await built.create_topics()
-        reading = asyncio.create_task(built.read_along())
-        await built.loaded.wait()
-        yield built
-    finally:
-        if reading is not None:
-            reading.cancel()
-            await asyncio.wait({reading})
-        assert process.stdin is not None
-        process.stdin.close()
-        await process.wait()
-        await listening
+    async def __aexit__(self, *_error: object) -> None:
+        self._reading.cancel()
+        await asyncio.wait({self._reading})

@@ -18,7 +18,6 @@ from typing import Any
 
 from topics import aiokafka_fencing, transactional_replies
 from workers import worker as worker_module
-from workers.loaded_model import LoadedModel
 from workers.runner import SequenceInput
 
 __all__ = ["Hook", "install", "mutate"]
@@ -44,7 +43,7 @@ class Hook:
             os.kill(os.getpid(), self.act)
 
 
-def install(hook: Hook, model: LoadedModel) -> LoadedModel:
+def install(hook: Hook, model: Any) -> Any:
     """The model to serve; for some places it is wrapped."""
     match hook.place:
         case "staging":

@@ -6,10 +6,11 @@ request that is run again says the same.
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from scheduling.step_time import LinearStepTime
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
-from workers.loaded_model import LoadedModel
 from workers.runner import ModelLimits, SequenceInput
 
 __all__ = ["sleeping_model"]
@@ -45,6 +46,18 @@ class _Tokenizer:
         raise AssertionError("only completions are sent here")
 
 
-def sleeping_model() -> LoadedModel:
+@dataclass(frozen=True)
+class _Model:
+    """`workers.loaded_model.LoadedModel`, whose module brings torch along: seconds of imports."""
+
+    served_names: tuple[str, ...]
+    runner: _SleepingRunner
+    tokenizer: _Tokenizer
+    limits: ModelLimits
+    rates: LinearStepTime
+    summary: str
+
+
+def sleeping_model() -> Any:
     runner = _SleepingRunner()
-    return LoadedModel(("sleeping",), runner, _Tokenizer(), runner.limits, _RATES, "a model that sleeps")
+    return _Model(("sleeping",), runner, _Tokenizer(), runner.limits, _RATES, "a model that sleeps")

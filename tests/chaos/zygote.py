@@ -25,7 +25,6 @@ from tests.chaos.sleeping_runner import sleeping_model
 from workers.commands.connection import connection
 from workers.commands.serving import claimed_instance
 from workers.config import WorkerConfig, load_config
-from workers.loaded_model import LoadedModel, load_model
 from workers.worker import Worker
 
 
@@ -61,15 +60,17 @@ def main(name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _smollm2() -> LoadedModel:
+def _smollm2() -> Any:
     import torch
+
+    from workers.loaded_model import load_model
 
     torch.set_num_threads(1)
     config = load_config({"engine": {"dtype": "float32", "threads": 1, "kv_bytes": 200 * 2**20}})
     return load_model(config.model, config.engine)
 
 
-def _worker(order: dict[str, Any], model: LoadedModel, lifeline: int) -> None:
+def _worker(order: dict[str, Any], model: Any, lifeline: int) -> None:
     """In the child: never returns."""
     code = 1
     try:
@@ -88,7 +89,7 @@ def _worker(order: dict[str, Any], model: LoadedModel, lifeline: int) -> None:
         os._exit(code)
 
 
-async def _serve(config: WorkerConfig, model: LoadedModel, lifeline: int) -> None:
+async def _serve(config: WorkerConfig, model: Any, lifeline: int) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_reader(lifeline, os._exit, 1)
