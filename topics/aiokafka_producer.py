@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError, ProducerClosed
 from topics.aiokafka_closing import closes_within
 from topics.kafka_settings import KafkaSettings
 
-__all__ = ["KafkaUnavailableError", "close_producer", "list_topics", "open_producer"]
+__all__ = ["KafkaUnavailableError", "close_producer", "list_topics", "open_producer", "producer_is_broken"]
 
 _ABANDON_STEP_S = 2.0
 
@@ -34,7 +34,10 @@ class KafkaUnavailableError(Exception):
 
 
 async def open_producer(settings: KafkaSettings, role: str, *, timeout_s: float, **arguments: Any) -> Any:
-    """A started idempotent `AIOKafkaProducer`. Raises `KafkaUnavailableError` after `timeout_s`."""
+    """A started idempotent `AIOKafkaProducer`. Raises `KafkaUnavailableError` after `timeout_s`.
+
+    With a `transactional_id` among the `arguments`, whatever that id left open has ended when this returns.
+    """
     producer = AIOKafkaProducer(enable_idempotence=True, **settings.client_arguments(role), **arguments)
     try:
         async with asyncio.timeout(timeout_s):
@@ -56,6 +59,12 @@ async def list_topics(producer: Any, *, timeout_s: float) -> dict[str, int]:
     async with asyncio.timeout(timeout_s):
         cluster = await producer.client.fetch_all_metadata()
     return {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in cluster.topics()}
+
+
+def producer_is_broken(producer: Any) -> bool:
+    """Whether a transactional producer can do nothing more: its next call would meet an assertion of aiokafka's."""
+    sender: asyncio.Task[None] | None = producer._sender.sender_task
+    return sender is None or sender.done() or producer._txn_manager.is_fatal_error()
 
 
 async def close_producer(producer: Any, *, timeout_s: float) -> None:

@@ -99,6 +99,10 @@ class Catalogue:
         return f"{self.prefix}.progress"
 
     @property
+    def offsets(self) -> str:
+        return f"{self.prefix}.offsets"
+
+    @property
     def jobs(self) -> str:
         return f"{self.prefix}.jobs"
 
@@ -142,6 +146,13 @@ class Catalogue:
             # One partition: orders must be applied in one order.
             TopicSpec(self.control, 1, compacted, "cancel, pause, drain, quotas"),
             TopicSpec(self.progress, self.request_partitions, compacted, "attempts at requests that run"),
+            # One record a partition and transaction, but only of maps that outgrow a commit. Cleaned often.
+            TopicSpec(
+                self.offsets,
+                self.request_partitions,
+                {**compacted, "segment.ms": str(_HOUR_MS // 6)},
+                "maps of completed offsets that outgrow a commit",
+            ),
             TopicSpec(self.jobs, 1, compacted, "state of batch jobs"),
         )
 

@@ -1,11 +1,16 @@
-"""One class's requests out of Kafka: a consumer and a group of its own, handed out record by record, committed by base.
+"""One class's requests out of Kafka: a consumer and a group of its own, handed out record by record.
 
 Knows assignments and their epochs, what is handed out and complete, pausing, commits, and how to get over rebalances,
 lost offsets and a consumer that failed. Does not know what the records say, or when to pause. Raw aiokafka objects
 never leave this module and `topics.aiokafka_consumer`.
 
-**At least once.** What is committed is each partition's base: the lowest offset that is not complete
-(`topics.offsets`). A record counts as complete when its owner says so, after the answer is acknowledged.
+What is committed is each partition's base, the lowest offset that is not complete, and a map of what is complete
+beyond it (`topics.offsets`, `topics.offset_map`). A partition begins where the last stable commit says, and records
+that its map covers are not handed out. A record counts as complete when its owner says so, after the answer is
+delivered.
+Who commits: this consumer, regularly (**at least once**); or the transaction that delivers the answers (**exactly
+once**, `topics.transactional_replies`), and then this consumer only waits for the open one before it gives partitions
+back. Never both: a plain commit that follows a transaction's wins over it, though it was read before.
 
 One task is always inside `getmany(timeout_ms=…)`: aiokafka leaves the group when nobody polls, and a cancelled poll
 breaks its bookkeeping, so the poll is never cancelled while the consumer lives, and no lock is held around it.
@@ -19,7 +24,7 @@ gets a new **epoch**. `on_revoked` runs while the group waits for us: it must be
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -33,9 +38,17 @@ from aiokafka.errors import (
 )
 
 from topics.aiokafka_consumer import close_consumer, inbound_record, log_range, open_consumer, seek_to_the_start
+from topics.aiokafka_fencing import (
+    CommittedOffset,
+    GroupMember,
+    fetch_stable_offsets,
+    group_member,
+    read_positions_stably,
+)
 from topics.aiokafka_producer import KafkaUnavailableError
-from topics.assignment import Assignment, PartitionEpoch
+from topics.assignment import Assignment, PartitionEpoch, Progress
 from topics.assignment_callbacks import AssignmentCallbacks, OnAssigned, OnRevoked
+from topics.committed_progress import CommittedProgress
 from topics.consumer_statistics import ConsumerStatistics
 from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
@@ -70,6 +83,8 @@ class ClassConsumer:
         on_records: Callable[[PartitionEpoch, Sequence[InboundRecord]], None],
         on_assigned: OnAssigned | None = None,
         on_revoked: OnRevoked | None = None,
+        settle: Callable[[], Awaitable[None]] | None = None,
+        maps_topic: str | None = None,
         session_timeout_ms: int = 10_000,
         commit_interval_s: float = 0.5,
         commit_timeout_s: float = 5.0,
@@ -79,7 +94,11 @@ class ClassConsumer:
         max_records: int = 64,
         max_bytes: int = 2**20,
     ) -> None:
-        """`fetch_max_bytes` bounds what is fetched ahead, from each broker.
+        """`settle` returns when no transaction is open; whoever gives it commits. None: this consumer commits.
+
+        `maps_topic`: where maps of completed offsets stand that outgrow their commit.
+
+        `fetch_max_bytes` bounds what is fetched ahead, from each broker.
 
         `max_records`, `max_bytes`: of one call of `on_records`. A record that is larger comes alone.
         """
@@ -88,6 +107,8 @@ class ClassConsumer:
         self._group = group
         self._on_records = on_records
         self._owner = AssignmentCallbacks(topic, on_assigned, on_revoked, revoke_timeout_s=revoke_timeout_s)
+        self._settle = settle
+        self._settle_timeout_s = revoke_timeout_s
         self._commit_interval_s = commit_interval_s
         self._commit_timeout_s = commit_timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -107,6 +128,9 @@ class ClassConsumer:
         self._consumer: Any = None
         self._assignment = Assignment(topic)
         self._commits = OffsetCommits(self._assignment, group, timeout_s=commit_timeout_s)
+        self._committed = CommittedProgress(settings, group, maps_topic, timeout_s=connect_timeout_s)
+        self._member: GroupMember | None = None
+        """Under which the epochs that last were begun."""
         self._paused = False
         self._stopping = asyncio.Event()
         self._has_assignment = asyncio.Event()
@@ -204,9 +228,39 @@ class ClassConsumer:
         return self._assignment.complete(partition, offset)
 
     async def commit(self) -> None:
-        """Commit the bases that have risen. Never raises for what Kafka says: the statistics count it."""
-        if self._consumer is not None:
+        """Commit what is complete. Never raises for what Kafka says: the statistics count it."""
+        if self._consumer is not None and self._settle is None:
             await self._commits.commit(self._consumer)
+
+    # --- for whoever commits in our place ---------------------------------------------------------------------------
+
+    def owns(self, partition: PartitionEpoch) -> bool:
+        """Whether this epoch lasts, as far as we know: the group may know better."""
+        return self._assignment.owns(partition)
+
+    def outlook(self, partition: PartitionEpoch, offsets: Collection[int]) -> Progress | None:
+        """The epoch's progress when these offsets, too, are complete. None: it is over."""
+        return self._assignment.outlook(partition, offsets)
+
+    @property
+    def member(self) -> GroupMember:
+        """Under whose name progress of the epochs that last is committed."""
+        assert self._member is not None, "no epoch was begun yet"
+        return self._member
+
+    async def read_progress(self, partitions: Collection[PartitionEpoch]) -> dict[PartitionEpoch, Progress | None]:
+        """What the group has committed, as of now. What is not stable yet, or can't be read, is left out: ask again."""
+        if self._consumer is None:
+            return {}
+        places = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        found: dict[PartitionEpoch, Progress | None] = {}
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                for place, committed in (await fetch_stable_offsets(self._consumer, places)).items():
+                    found[places[place]] = await self._committed.read(place, committed)
+        except (KafkaError, TimeoutError) as error:
+            logger.info("what the group %s has committed can't be read yet: %r", self._group, error)
+        return found
 
     @property
     def unhealthy(self) -> str | None:
@@ -237,6 +291,7 @@ class ClassConsumer:
             records_lost=self._records_lost,
             rebuilds=self._rebuilds,
             callback_failures=self._owner.failures,
+            metadata_unreadable=self._committed.unreadable,
             last_poll_s=self._last_poll_s,
             unhealthy=self.unhealthy,
         )
@@ -251,6 +306,7 @@ class ClassConsumer:
         consumer = await open_consumer(
             self._settings, self._topic, timeout_s=self._connect_timeout_s, **self._arguments
         )
+        read_positions_stably(consumer, self._on_committed)
         consumer.subscribe([self._topic], listener=_Listener(self))
         self._consumer = consumer
         return consumer
@@ -376,16 +432,23 @@ class ClassConsumer:
     # --- assignments ----------------------------------------------------------------------------------------------
 
     async def revoked(self, partitions: Collection[int]) -> None:
-        """The listener's call: the group takes partitions back. Their owner ends its work, then bases are committed."""
+        """The listener's call: the group takes partitions back. Their owner ends its work, then progress is saved."""
         self._rebalances += 1
         epochs = self._assignment.current(partitions)
         try:
             await self._owner.revoked(epochs)
-            if self._consumer is not None:
+            if self._consumer is not None and self._settle is None:
                 await self._commits.commit(self._consumer, epochs)
         finally:
             # Whatever happened: they are another member's now.
             self._assignment.end(epochs)
+        if self._settle is not None:
+            # None begins with these epochs any more. One that stays open is fenced, and the next owner waits for it.
+            try:
+                async with asyncio.timeout(self._settle_timeout_s):
+                    await self._settle()
+            except TimeoutError:
+                logger.warning("a transaction of %s is open while its partitions are revoked", self._topic)
 
     def assigned(self, partitions: Collection[int]) -> None:
         """The listener's call: the group gives partitions. Some may have begun: see `_hand_out`."""
@@ -399,7 +462,12 @@ class ClassConsumer:
         self._assignment.end(epochs)
         await self._owner.revoked(epochs)
 
+    async def _on_committed(self, place: TopicPartition, committed: CommittedOffset | None) -> None:
+        self._assignment.adopt(place.partition, await self._committed.read(place, committed))
+
     def _begin(self, partitions: Collection[int]) -> None:
+        if self._consumer is not None:
+            self._member = group_member(self._consumer)
         self._owner.begun(self._assignment.begin(partitions))
 
     def _apply_pause(self) -> None:

@@ -20,7 +20,7 @@ class ConsumerStatistics:
     resident: int
     """Handed out and not complete."""
     completed_beyond_base: int
-    """What a crash now would run again although it is done."""
+    """Complete above a record that is not: what the map in the commit metadata tells the next owner."""
     records: int
     """Handed out since the start."""
     rebalances: int
@@ -37,6 +37,8 @@ class ConsumerStatistics:
     """How often the consumer underneath was replaced."""
     callback_failures: int
     """How often `on_assigned` or `on_revoked` raised."""
+    metadata_unreadable: int
+    """How often a partition's map of completed offsets could not be read: it began at its base alone."""
     last_poll_s: float
     """`time.monotonic()` of the last poll that returned."""
     unhealthy: str | None

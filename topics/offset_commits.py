@@ -1,7 +1,10 @@
-"""Committing the bases of an assignment to its group.
+"""Committing an assignment's progress to its group: base, and in the metadata what is complete beyond it.
 
-Knows which bases have risen and what a group's answer to a commit means. Does not know when to commit or who completes
-what (`topics.consumer`).
+Knows what is unsaved and what a group's answer to a commit means. Does not know when to commit or who completes what
+(`topics.consumer`). For delivery at least once; exactly once, the commit stands in the transaction of the replies
+(`topics.transactional_replies`).
+
+Runs that find no room in the metadata are left out, farthest first: a crash then runs their records again.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from topics.assignment import Assignment, PartitionEpoch
+from topics.offset_map import encode_map_within
 
 __all__ = ["CommitStatistics", "OffsetCommits"]
 
@@ -47,12 +51,14 @@ class OffsetCommits:
         aiokafka would retry a commit that no broker answers for ever (aiokafka#848): hence the time-out.
         """
         async with self._lock:
-            bases = self._assignment.risen(epochs)
-            if not bases:
+            unsaved = self._assignment.unsaved(epochs)
+            if not unsaved:
                 return
             offsets = {
-                TopicPartition(assigned.topic, assigned.partition): OffsetAndMetadata(base, "")
-                for assigned, base in bases.items()
+                TopicPartition(assigned.topic, assigned.partition): OffsetAndMetadata(
+                    progress.base, encode_map_within(progress.base, progress.runs)
+                )
+                for assigned, progress, _ in unsaved
             }
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -69,7 +75,7 @@ class OffsetCommits:
                 self._count_failure(error)
             else:
                 self._made += 1
-                self._assignment.committed(bases)
+                self._assignment.saved(unsaved)
 
     def _count_failure(self, error: BaseException) -> None:
         self._failed += 1

@@ -20,7 +20,7 @@ Limit: holes at the very end of a partition are passed only when a record follow
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -69,6 +69,7 @@ class CompletionTracker:
         """One above the highest offset that was inserted; below it, what is not pending is complete."""
         self._adopted: deque[CompletedRun] = deque()
         """Beyond `_next`: complete by the last owner's word, rising and disjoint."""
+        self._completions = 0
 
     @property
     def epoch(self) -> int | None:
@@ -78,6 +79,11 @@ class CompletionTracker:
     def base(self) -> int:
         """The lowest offset that is not complete: what is committed."""
         return self._pending[0] if self._pending else self._next
+
+    @property
+    def completions(self) -> int:
+        """How often `complete` has taken one: a commit of fewer than these is behind."""
+        return self._completions
 
     def start(self, epoch: int, base: int, completed: Sequence[CompletedRun] = ()) -> None:
         """Begin the assignment `epoch` at the committed `base`. What was pending before is forgotten.
@@ -124,6 +130,7 @@ class CompletionTracker:
         if at == len(self._pending) or self._pending[at] != offset:
             return OffsetRefusal.NOT_PENDING
         del self._pending[at]
+        self._completions += 1
         return None
 
     def completed_runs(self) -> Iterator[CompletedRun]:
@@ -131,10 +138,23 @@ class CompletionTracker:
 
         With `base` this is all that the partition's next owner must know. Valid until the next change.
         """
-        for at, pending in enumerate(self._pending, start=1):
-            following = self._pending[at] if at < len(self._pending) else self._next
-            if following > pending + 1:
-                yield CompletedRun(pending + 1, following - 1)
+        return self._runs_between(self._pending)
+
+    def outlook(self, epoch: int, offsets: Collection[int]) -> tuple[int, list[CompletedRun]] | None:
+        """Base and runs as they will be when these offsets, too, are complete. None: the epoch is over.
+
+        For a commit that must stand together with what completes them.
+        """
+        if epoch != self._epoch:
+            return None
+        pending = [offset for offset in self._pending if offset not in offsets]
+        return pending[0] if pending else self._next, list(self._runs_between(pending))
+
+    def _runs_between(self, pending: Sequence[int]) -> Iterator[CompletedRun]:
+        for at, offset in enumerate(pending, start=1):
+            following = pending[at] if at < len(pending) else self._next
+            if following > offset + 1:
+                yield CompletedRun(offset + 1, following - 1)
         yield from self._adopted
 
     def statistics(self) -> OffsetStatistics:

@@ -9,13 +9,12 @@ class's finals must not wait for another's, hence one `ReplyProducer` a class.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import ProducerStatistics, RecordProducer, RecordRefusedError
 from topics.replies import OutboundRecord
 
-__all__ = ["DeltaProducer", "ReplyProducer", "TerminalReplies"]
+__all__ = ["DeltaProducer", "ReplyProducer"]
 
 
 class DeltaProducer:
@@ -57,31 +56,8 @@ class DeltaProducer:
         return self._records.statistics()
 
 
-class TerminalReplies(Protocol):
-    """How terminal replies and dead letters leave, whatever the guarantee behind it is.
-
-    `ReplyProducer` delivers at least once. A transactional one takes the same records and puts the commit of the
-    requests' offsets into the same transaction.
-    """
-
-    async def start(self) -> None:
-        """Raises `KafkaUnavailableError`."""
-
-    async def stop(self, grace_s: float = 10.0) -> None:
-        """Deliver what is in flight within `grace_s`."""
-
-    async def send_terminal(self, reply: OutboundRecord) -> None:
-        """Return when the reply is delivered. Raises `RecordRefusedError`, `ProducerStoppedError`."""
-
-    async def send_terminals(self, replies: Sequence[OutboundRecord]) -> list[RecordRefusedError | None]:
-        """The same for a batch, in its order; a refusal of one is a value and concerns no other."""
-
-    def statistics(self) -> ProducerStatistics:
-        """Of the records under way."""
-
-
 class ReplyProducer:
-    """Terminal replies of one class, at least once: `TerminalReplies` without transactions.
+    """Terminal replies of one class, each acknowledged, without transactions.
 
     While brokers are away the caller waits; nothing is buffered beyond `max_in_flight_bytes`.
     """

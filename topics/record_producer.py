@@ -12,9 +12,7 @@ attempt and `seq`.
 
 What no retry can cure (a topic that doesn't exist, a record too large, no right to write) refuses the one record.
 
-Reply topics are named by clients, so unknown names must not hold up the stream: aiokafka would ask for one again and
-again until a time-out. Instead all topics are listed at once, which takes one question to one broker, and at most every
-`topics_age_s`: what is not on the list is refused at once. Only names of topics that exist are ever remembered.
+Topics that don't exist are refused at once (`topics.known_topics`).
 
 Bounded by bytes in flight: `submit` raises when they are used up. `wait_for_room` is the way to wait.
 """
@@ -27,17 +25,11 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
-from aiokafka.errors import (
-    BrokerResponseError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    KafkaError,
-    OutOfOrderSequenceNumber,
-    UnknownProducerId,
-)
+from aiokafka.errors import BrokerResponseError, KafkaError
 
-from topics.aiokafka_producer import KafkaUnavailableError, close_producer, list_topics, open_producer
+from topics.aiokafka_producer import KafkaUnavailableError, close_producer, open_producer
 from topics.kafka_settings import KafkaSettings
+from topics.known_topics import KnownTopics, RecordRefusedError, hopeless
 from topics.replies import OutboundRecord
 
 __all__ = [
@@ -50,12 +42,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_CURED_BY_A_NEW_PRODUCER = (
-    OutOfOrderSequenceNumber,
-    UnknownProducerId,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-)
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between attempts to reach a broker; the last one repeats."""
 
@@ -66,10 +52,6 @@ class ProducerFullError(Exception):
 
 class ProducerStoppedError(Exception):
     """The producer was stopped before a broker acknowledged the record; it may stand in the log or not."""
-
-
-class RecordRefusedError(Exception):
-    """This record can't be delivered, however often it is sent. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +103,7 @@ class RecordProducer:
         self._arguments = {"linger_ms": linger_ms, "max_request_size": max_record_bytes}
         self._connect_timeout_s = connect_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
-        self._metadata_timeout_s = metadata_timeout_s
-        self._topics_age_s = topics_age_s
+        self._known = KnownTopics(age_s=topics_age_s, timeout_s=metadata_timeout_s)
         self._task: asyncio.Task[None] | None = None
         self._unacknowledged: dict[int, _Entry] = {}
         """In the order of submission; those that the current producer has taken come first."""
@@ -131,10 +112,6 @@ class RecordProducer:
         self._generation = 0
         """Of the producer underneath: failures reported by an earlier one no longer matter."""
         self._failure: BaseException | None = None
-        self._partitions_of: dict[str, int] = {}
-        """Topic → its number of partitions: all that the current producer was told of."""
-        self._listed_s: float | None = None
-        """When it was told, on the loop's clock."""
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -274,7 +251,7 @@ class RecordProducer:
     async def _hand_over(self, producer: Any, entry: _Entry) -> RecordRefusedError | None:
         """Give one record to aiokafka, which batches it. Raises what a new producer may cure."""
         record = entry.record
-        if (refusal := await self._unknown_place(producer, record)) is not None:
+        if (refusal := await self._known.refusal(producer, record)) is not None:
             return refusal
         try:
             # Waits while the partition's batch is full.
@@ -287,34 +264,11 @@ class RecordProducer:
                     headers=list(record.headers),
                 )
         except BrokerResponseError as error:
-            if _hopeless(error):
+            if hopeless(error):
                 return RecordRefusedError(f"a record for {record.topic} was refused: {error!r}")
             raise
         entry.sent_s = asyncio.get_running_loop().time()
         sent.add_done_callback(partial(self._on_result, entry, self._generation))
-        return None
-
-    async def _unknown_place(self, producer: Any, record: OutboundRecord) -> RecordRefusedError | None:
-        """Why the topic or the partition can't be written to. Raises `KafkaError` or `TimeoutError` if nobody knows."""
-        if (refusal := self._refusal(record)) is None:
-            return None
-        now_s = asyncio.get_running_loop().time()
-        if self._listed_s is not None and now_s < self._listed_s + self._topics_age_s:
-            return refusal
-        self._partitions_of = await list_topics(producer, timeout_s=self._metadata_timeout_s)
-        self._listed_s = now_s
-        return self._refusal(record)
-
-    def _refusal(self, record: OutboundRecord) -> RecordRefusedError | None:
-        """By what was listed last."""
-        partitions = self._partitions_of.get(record.topic)
-        if partitions is None:
-            return RecordRefusedError(
-                f"the topic {record.topic!r} does not exist, or may not be seen by this client: "
-                "run `headrace topics create`, or name another"
-            )
-        if record.partition is not None and not 0 <= record.partition < partitions:
-            return RecordRefusedError(f"the topic {record.topic!r} has no partition {record.partition}")
         return None
 
     def _on_result(self, entry: _Entry, generation: int, sent: "asyncio.Future[Any]") -> None:
@@ -324,7 +278,7 @@ class RecordProducer:
             self._settle(entry, None)
         elif generation != self._generation:
             return
-        elif isinstance(error, BrokerResponseError) and _hopeless(error):
+        elif isinstance(error, BrokerResponseError) and hopeless(error):
             self._settle(entry, RecordRefusedError(f"a record for {entry.record.topic} was refused: {error!r}"))
         else:
             self._failure = self._failure or error
@@ -344,8 +298,7 @@ class RecordProducer:
 
     def _send_again(self) -> None:
         self._failure = None
-        self._partitions_of = {}
-        self._listed_s = None
+        self._known.forget()
         for entry in self._unacknowledged.values():
             entry.sent_s = None
         self._unsent = deque(self._unacknowledged.values())
@@ -380,8 +333,3 @@ class RecordProducer:
             entry.acknowledgement.set_result(None)
         else:
             entry.acknowledgement.set_exception(error)
-
-
-def _hopeless(error: BrokerResponseError) -> bool:
-    """Whether the same record would meet the same answer again."""
-    return not error.retriable and not isinstance(error, _CURED_BY_A_NEW_PRODUCER)

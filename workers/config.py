@@ -69,8 +69,14 @@ class KafkaConfig(Section):
     """PEM file of the authorities to trust; the system's where absent."""
     session_timeout_ms: int = Field(10_000, ge=1_000)
     """A worker that sends no heartbeat for so long loses its partitions."""
+    instance_id: str | None = Field(None, pattern=r"^[a-zA-Z0-9._-]{1,100}$")
+    """This worker's own name among all that live; the same after a restart. Absent: the host's name and a number that
+    no other worker on it has."""
+    transaction_timeout_ms: int = Field(10_000, ge=1_000)
+    """A transaction that a dead worker left open holds its partitions' next owner, and readers of replies, for so
+    long, unless a worker of the same name starts before. (Brokers look every 10 s as they are shipped.)"""
     commit_interval_ms: int = Field(500, ge=10)
-    """How often the offsets of completed requests are committed."""
+    """Delivery at least once: how often the offsets of completed requests are committed."""
 
 
 class ModelConfig(Section):
@@ -146,6 +152,10 @@ class WorkerConfig(BaseSettings):
 
     classes: CommaList = ("p0", "p1", "p2", "p3")
     """The priority classes this worker serves."""
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    """exactly-once: a terminal reply and the commit of its request are one transaction, and a reader of committed
+    records sees one for each request, whatever crashes. at-least-once: some milliseconds less, and after a crash a
+    request may be answered again."""
     kafka: KafkaConfig = KafkaConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()

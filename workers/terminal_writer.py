@@ -1,8 +1,11 @@
 """The terminal replies of one class on their way to the broker, in batches.
 
-Knows order (a terminal reply goes after its request's last delta is acknowledged), batching, and that a record counts
-as complete only when its reply is acknowledged. Does not know JSON or offsets: `on_delivered` is called once for each
-reply that is on the broker. One writer a class, so that one class's bulk never delays another's.
+Knows order (a terminal reply goes after its request's last delta is acknowledged), batching, and where a reply goes
+that its own topic refuses. Does not know JSON, offsets or transactions: `on_settled` is called once for each reply,
+when it is delivered or its partition has gone to another worker. One writer a class, so that one class's bulk never
+delays another's.
+
+A batch is what has come while the last one was delivered: none waits for a clock.
 """
 
 import asyncio
@@ -12,18 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.priority import PriorityClass
-from topics.producer import TerminalReplies
+from topics.assignment import PartitionEpoch
+from topics.known_topics import RecordRefusedError
 from topics.record import InboundRecord
-from topics.record_producer import RecordRefusedError
 from topics.replies import OutboundRecord
+from topics.terminal_replies import Fate, TerminalReplies, TerminalReply
 from workers.outbox import Publication
 
-__all__ = ["Delivered", "ReplyTopics", "Terminal", "TerminalWriter"]
+__all__ = ["ReplyTopics", "Settled", "Terminal", "TerminalWriter"]
 
 log = logging.getLogger(__name__)
 
 _BATCH = 256
 """Replies sent together: enough to fill the producer's requests, few enough to be acknowledged soon."""
+_BATCH_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,15 @@ class Terminal:
     publication: Publication | None = None
     """None: refused at ingress, so the engine never knew it."""
 
+    @property
+    def partition(self) -> PartitionEpoch:
+        return PartitionEpoch(self.record.id.topic, self.record.id.partition, self.epoch)
+
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class Settled:
     terminal: Terminal
+    fate: Fate
     sent_s: float
     acknowledged_s: float
 
@@ -61,55 +71,89 @@ class Delivered:
 class TerminalWriter:
     """`put` from the event loop; `run` sends until `close`, and then what is left."""
 
-    def __init__(
-        self, producer: TerminalReplies, topics: ReplyTopics, on_delivered: Callable[[Delivered], None]
-    ) -> None:
-        self._producer = producer
+    def __init__(self, replies: TerminalReplies, topics: ReplyTopics, on_settled: Callable[[Settled], None]) -> None:
+        self._replies = replies
         self._topics = topics
-        self._on_delivered = on_delivered
+        self._on_settled = on_settled
         # Bounded by the residency: every reply in it holds the row of its record.
-        self._queue: asyncio.Queue[Terminal | None] = asyncio.Queue()
+        self._ready: list[Terminal] = []
+        self._news = asyncio.Event()
+        self._unsettled = 0
+        """Put and not settled, those that wait for a delta included."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
 
     def put(self, terminal: Terminal) -> None:
-        self._queue.put_nowait(terminal)
+        self._unsettled += 1
+        self._idle.clear()
+        if terminal.after is None or terminal.after.done():
+            self._now_ready(terminal)
+        else:
+            # Alone: a delta that the broker doesn't take yet holds nobody else's answer back. A delta that was refused
+            # is no reason either, for the final has the whole text.
+            terminal.after.add_done_callback(lambda _acknowledged: self._now_ready(terminal))
 
     def close(self) -> None:
-        """Let `run` return when everything that was put is delivered."""
-        self._queue.put_nowait(None)
+        """Let `run` return when everything that was put is settled."""
+        self._closing = True
+        self._news.set()
+
+    async def wait_idle(self) -> None:
+        """Return when everything that was put is settled."""
+        await self._idle.wait()
 
     async def run(self) -> None:
-        closed = False
-        while not closed:
-            batch: list[Terminal] = []
-            terminal = await self._queue.get()
-            while terminal is not None:
-                batch.append(terminal)
-                if len(batch) == _BATCH or self._queue.empty():
-                    break
-                terminal = self._queue.get_nowait()
-            closed = terminal is None
-            if batch:
+        while self._unsettled or not self._closing:
+            await self._news.wait()
+            self._news.clear()
+            while batch := self._take_batch():
                 await self._deliver(batch)
 
-    async def _deliver(self, batch: Sequence[Terminal]) -> None:
-        if after := [terminal.after for terminal in batch if terminal.after is not None]:
-            # A delta that was refused is no reason to hold the answer back: the final has the whole text.
-            await asyncio.gather(*after, return_exceptions=True)
-        sent_s = time.monotonic()
-        outcomes = await self._producer.send_terminals([terminal.reply for terminal in batch])
-        acknowledged_s = time.monotonic()
-        for terminal, refusal in zip(batch, outcomes, strict=True):
-            if refusal is not None:
-                await self._send_elsewhere(terminal.reply, refusal)
-            self._on_delivered(Delivered(terminal, sent_s, acknowledged_s))
+    def _now_ready(self, terminal: Terminal) -> None:
+        self._ready.append(terminal)
+        self._news.set()
 
-    async def _send_elsewhere(self, reply: OutboundRecord, refusal: RecordRefusedError) -> None:
+    def _take_batch(self) -> list[Terminal]:
+        size_bytes = count = 0
+        for terminal in self._ready[:_BATCH]:
+            size_bytes += terminal.reply.size_bytes
+            if count and size_bytes > _BATCH_BYTES:
+                break
+            count += 1
+        batch, self._ready = self._ready[:count], self._ready[count:]
+        return batch
+
+    async def _deliver(self, batch: Sequence[Terminal]) -> None:
+        sent_s = time.monotonic()
+        outcomes = await self._replies.deliver([_reply(terminal) for terminal in batch])
+        for terminal, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, RecordRefusedError):
+                fate = await self._send_elsewhere(terminal, outcome)
+            else:
+                fate = outcome
+            self._on_settled(Settled(terminal, fate, sent_s, time.monotonic()))
+            self._unsettled -= 1
+        if not self._unsettled:
+            self._idle.set()
+            self._news.set()
+
+    async def _send_elsewhere(self, terminal: Terminal, refusal: RecordRefusedError) -> Fate:
         """The caller's own topic takes nothing: the answer goes to the default one, where nobody may be looking.
 
         Raises `RecordRefusedError` if one of our own topics refuses, which ends the worker: a reply must not be lost
         silently.
         """
+        reply = terminal.reply
         if reply.topic in (self._topics.replies, self._topics.dead_letters) and reply.partition is None:
             raise refusal
         log.warning("a reply to %s was refused (%s): it goes to %s", reply.topic, refusal, self._topics.replies)
-        await self._producer.send_terminal(replace(reply, topic=self._topics.replies, partition=None))
+        elsewhere = replace(_reply(terminal), record=replace(reply, topic=self._topics.replies, partition=None))
+        (outcome,) = await self._replies.deliver([elsewhere])
+        if isinstance(outcome, RecordRefusedError):
+            raise outcome
+        return outcome
+
+
+def _reply(terminal: Terminal) -> TerminalReply:
+    return TerminalReply(terminal.reply, terminal.partition, terminal.record.id.offset)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Tracer
 
@@ -27,9 +27,12 @@ from topics.catalogue import Catalogue, Severity, check_topics
 from topics.consumer import ClassConsumer, ConsumerStatistics, PartitionEpoch
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
+from topics.known_topics import RecordRefusedError
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
-from topics.record_producer import ProducerStoppedError, RecordRefusedError
+from topics.record_producer import ProducerStoppedError
+from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
+from topics.transactional_replies import TransactionalReplies
 from workers.assembly import assemble, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
@@ -38,15 +41,17 @@ from workers.engine import Drain, EngineStatistics, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
-from workers.loaded_model import LoadedModel
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
-from workers.terminal_writer import Delivered, ReplyTopics, TerminalWriter
+from workers.terminal_writer import ReplyTopics, Settled, TerminalWriter
 from workers.tracing import ReplySent, RequestTracer, WallClock
+
+if TYPE_CHECKING:
+    from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
 
 __all__ = ["TopicsNotReadyError", "Worker", "WorkerFailedError"]
 
@@ -85,18 +90,21 @@ class Worker:
     def __init__(
         self,
         config: WorkerConfig,
-        model: LoadedModel,
+        model: "LoadedModel",
         kafka: KafkaSettings,
         tracer: Tracer,
         *,
+        instance: str,
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
+        """`instance`: this worker's name, unlike that of any other that lives (`workers.instance`)."""
         self.ready = asyncio.Event()
         self._config = config
         self._model = model
         self._kafka = kafka
         self._on_progress = on_progress
         self._catalogue = Catalogue(prefix=config.kafka.topic_prefix, group_prefix=config.kafka.group_prefix)
+        self._exactly_once = config.delivery == "exactly-once"
         self._classes = tuple(PriorityClass.from_label(label) for label in config.classes)
         self._topics = ReplyTopics(self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters)
         groups = {priority: self._catalogue.group(priority.label) for priority in self._classes}
@@ -148,10 +156,10 @@ class Worker:
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
         self._deltas = DeltaProducer(kafka)
-        self._replies = {priority: ReplyProducer(kafka, priority.label) for priority in self._classes}
+        self._consumers = {priority: self._consumer(priority) for priority in self._classes}
+        self._replies = {priority: self._terminal_replies(priority, instance) for priority in self._classes}
         self._writers = {
-            priority: TerminalWriter(self._replies[priority], self._topics, self._delivered)
-            for priority in self._classes
+            priority: TerminalWriter(self._replies[priority], self._topics, self._settled) for priority in self._classes
         }
         self._egress = Egress(
             config.egress,
@@ -162,10 +170,9 @@ class Worker:
             groups=groups,
             new_detokenizer=new_detokenizer,
         )
-        self._consumers = {priority: self._consumer(priority) for priority in self._classes}
 
     @staticmethod
-    def _tree(config: WorkerConfig, model: LoadedModel) -> TreeConfig:
+    def _tree(config: WorkerConfig, model: "LoadedModel") -> TreeConfig:
         slots = config.engine.max_sequences
         cost = cost_model(CostKind(config.scheduling.cost), model.rates, slots)
         return class_tree(config.scheduling, model.rates, cost, slots, model.limits.context_tokens)
@@ -195,7 +202,7 @@ class Worker:
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
-            producers: list[DeltaProducer | ReplyProducer] = [self._deltas, *self._replies.values()]
+            producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *self._replies.values()]
             clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
@@ -359,8 +366,13 @@ class Worker:
                 self._residency.revoke(priority, partition.partition)
                 self._egress.revoke(*partition)
                 self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
+            # Answers that are ready still leave, within the callback's deadline.
+            await self._writers[priority].wait_idle()
             # What kept the class paused may just have left with them.
             self._resume_if_low(priority)
+
+        async def settle() -> None:
+            await self._replies[priority].settle()
 
         return ClassConsumer(
             self._kafka,
@@ -368,6 +380,8 @@ class Worker:
             group=self._catalogue.group(priority.label),
             on_records=on_records,
             on_revoked=on_revoked,
+            settle=settle if self._exactly_once else None,
+            maps_topic=self._catalogue.offsets,
             session_timeout_ms=self._config.kafka.session_timeout_ms,
             commit_interval_s=self._config.kafka.commit_interval_ms / 1000,
         )
@@ -380,14 +394,25 @@ class Worker:
 
     # --- replies go (event loop) ----------------------------------------------------------------------------------
 
-    def _delivered(self, delivered: Delivered) -> None:
-        """A terminal reply is on the broker: its record is complete."""
-        terminal = delivered.terminal
+    def _terminal_replies(self, priority: PriorityClass, instance: str) -> TerminalReplies:
+        consumer = self._consumers[priority]
+        if not self._exactly_once:
+            return AtLeastOnceReplies(ReplyProducer(self._kafka, priority.label), consumer.complete)
+        return TransactionalReplies(
+            self._kafka,
+            consumer,
+            role=f"replies-{priority.label}",
+            transactional_id=f"{self._catalogue.group(priority.label)}.{instance}",
+            maps_topic=self._catalogue.offsets,
+            transaction_timeout_ms=self._config.kafka.transaction_timeout_ms,
+        )
+
+    def _settled(self, settled: Settled) -> None:
+        """A terminal reply is on the broker and its record complete; or it is another worker's to answer."""
+        terminal, partition = settled.terminal, settled.terminal.partition
         record, priority = terminal.record, terminal.origin_class
-        partition = PartitionEpoch(record.id.topic, record.id.partition, terminal.epoch)
-        refusal = self._consumers[priority].complete(partition, record.id.offset)
-        if refusal is not None:
-            log.info("%s was answered, but it is %s: it may be answered again", record.id, refusal.value)
+        if settled.fate is Fate.LOST:
+            log.info("%s was answered, but its partition is gone: its next owner answers", record.id)
         self._residency.leave(priority, partition.partition, partition.epoch, record_size(record))
         self._resume_if_low(priority)
         publication = terminal.publication
@@ -398,7 +423,9 @@ class Worker:
         if was_full and not self._outbox.full:
             self._inbox.wake()  # it may dispatch again
         assert publication.ending is not None
-        reply = ReplySent(terminal.reply.topic, delivered.sent_s, delivered.acknowledged_s, terminal.reply.size_bytes)
+        if settled.fate is Fate.LOST:
+            return
+        reply = ReplySent(terminal.reply.topic, settled.sent_s, settled.acknowledged_s, terminal.reply.size_bytes)
         self._tracer.record(
             publication.arrival,
             publication.prepared,
@@ -438,6 +465,6 @@ def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:
     return prepared
 
 
-async def _stop_all(producers: Sequence[DeltaProducer | ReplyProducer]) -> None:
+async def _stop_all(producers: Sequence[DeltaProducer | TerminalReplies]) -> None:
     """Everything that matters was delivered in the drain: what is left gets a moment, all at once."""
     await asyncio.gather(*(producer.stop(_PRODUCER_GRACE_S) for producer in producers))

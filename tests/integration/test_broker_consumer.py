@@ -123,7 +123,7 @@ async def test_a_new_group_gets_everything_from_the_start_in_order(join: NewMemb
     member.consumer.check_integrity()
 
 
-async def test_a_restart_goes_on_at_the_base_and_repeats_only_what_lies_beyond(
+async def test_a_restart_goes_on_at_the_base_and_repeats_nothing_that_is_complete_beyond_it(
     join: NewMember, produce: Produce
 ) -> None:
     await produce(texts(0, 6))
@@ -134,8 +134,8 @@ async def test_a_restart_goes_on_at_the_base_and_repeats_only_what_lies_beyond(
     await member.consumer.stop()
 
     again = await join()
-    await again.received_at_least(4)
-    assert again.values == texts(2, 6)
+    await again.received_at_least(2)
+    assert again.values == [b"2", b"5"]
     assert member.consumer.complete(member.received[2][0], 2) is OffsetRefusal.STALE_EPOCH
 
 
@@ -386,12 +386,12 @@ async def test_a_commit_that_fails_unexpectedly_ends_the_consumer_and_the_epochs
     # A bug of ours, as good as any: an offset that is none.
     member.consumer._assignment._held[0].tracker._next = "no offset"  # type: ignore[assignment]
     del member.consumer._assignment._held[0].tracker._pending[:]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="no offset"):
         await member.consumer.wait_closed()
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="no offset"):
         await member.consumer.revoked([0])
     assert member.consumer.complete(partition, record.id.offset) is OffsetRefusal.STALE_EPOCH
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="no offset"):
         await member.consumer.stop()
 
 

@@ -127,6 +127,20 @@ class TrackerMachine(RuleBasedStateMachine):
         beyond = {offset for offset in self.done if offset >= self.tracker.base}
         assert beyond <= covered
 
+    @precondition(lambda self: self.started and self.pending)
+    @rule(data=st.data())
+    def an_outlook_is_what_completing_brings(self, data: st.DataObject) -> None:
+        offsets = data.draw(st.sets(st.sampled_from(sorted(self.pending))))
+        outlook = self.tracker.outlook(self.epoch, offsets)
+        for offset in offsets:
+            self.complete_one(offset)
+        assert outlook == (self.tracker.base, list(self.tracker.completed_runs()))
+
+    def complete_one(self, offset: int) -> None:
+        assert self.tracker.complete(self.epoch, offset) is None
+        self.pending.discard(offset)
+        self.done.add(offset)
+
     @invariant()
     def statistics_add_up(self) -> None:
         statistics = self.tracker.statistics()

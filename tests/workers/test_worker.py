@@ -37,7 +37,7 @@ def worker() -> Worker:
     runner = SimulatedRunner(RATES, VirtualClock(), LIMITS, num_blocks=64, block_size=16)
     model = LoadedModel(("m",), runner, PlainTokenizer(), LIMITS, RATES, "a simulated model")
     config = load_config({"ingress": {"max_rows": 40}})
-    return Worker(config, model, KafkaSettings("127.0.0.1:9"), trace.get_tracer("test"))
+    return Worker(config, model, KafkaSettings("127.0.0.1:9"), trace.get_tracer("test"), instance="test-0")
 
 
 async def test_a_class_that_was_paused_goes_on_when_its_partitions_are_revoked() -> None:

@@ -3,6 +3,8 @@
 The engine's own time (admitted → first token, from the request's spans) is taken off, so what is left is Headrace's
 delivery: ingress, staging, scheduling, egress and the broker. The echo is the least that two hops can take: produce to
 A, a bare consumer produces to B, consume from B. Both are run by turns in one process, on one broker.
+
+Then the price of exactly-once terminal replies beside at-least-once ones (`workers.bench_terminals`).
 """
 
 import argparse
@@ -11,7 +13,7 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ __all__ = ["add_arguments", "run"]
 
 _PROMPT = "Say hello."
 _INGRESS_RECORDS = 20_000
+_STEADY_S = 200
+"""Finals a second of the steady load."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,13 +61,20 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         config = worker_config(arguments, classes=CLASS_LABELS, kafka=local_kafka(broker.bootstrap_servers))
         runs = asyncio.run(_measure(config, arguments.requests, console))
+        terminals = asyncio.run(_terminals(config))
     from workers.bench_record import bench_record, write_record
 
-    figures = _figures(runs) | {"ingress_records_s": _ingress_rate()}
+    figures = _figures(runs) | {"ingress_records_s": _ingress_rate()} | terminals
     record = bench_record(figures, runs)
     write_record(record, arguments.out)
     console.print(_table(figures))
     console.print(f"ingress: {figures['ingress_records_s']:,.0f} records/s (headers and JSON shape, one core)")
+    for name in ("exactly_once", "at_least_once"):
+        each = figures[name]
+        console.print(
+            f"{name.replace('_', ' ')}: a final is visible after {each['p50_ms']:.0f} ms (p95 {each['p95_ms']:.0f}) at "
+            f"{_STEADY_S} finals/s; {each['finals_s']:,.0f} finals/s from a backlog"
+        )
     console.print(f"written to {arguments.out}")
     if arguments.json:
         print(json.dumps(record))
@@ -100,6 +111,20 @@ async def _measure(config: WorkerConfig, requests: int, console: Console) -> lis
                 total_s = answer.first_delta_s - answer.sent_s
                 runs.append({"first_delta_s": total_s, "engine_s": engine_s, "echo_s": echo_s})
     return runs
+
+
+async def _terminals(config: WorkerConfig) -> dict[str, Any]:
+    from workers.bench_terminals import measure_terminals
+
+    kafka = connection(config.kafka, "headrace-bench")
+    figures: dict[str, Any] = {}
+    for name in ("at_least_once", "exactly_once"):
+        found = await measure_terminals(
+            kafka, exactly_once=name == "exactly_once", load_s=_STEADY_S, steady=1_000, backlog=10_000
+        )
+        figures[name] = _quantiles(found.visible_s) | {"finals_s": found.finals_s}
+    added_ms = figures["exactly_once"]["p50_ms"] - figures["at_least_once"]["p50_ms"]
+    return figures | {"exactly_once_added_ms": added_ms}
 
 
 async def _span_seconds(exporter: Any, name: str) -> float:
@@ -202,21 +227,22 @@ def _ingress_rate() -> float:
     return _INGRESS_RECORDS / (time.perf_counter() - started_s)
 
 
-def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
+def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
     import numpy as np
 
+    return {f"p{share}_ms": float(np.percentile(seconds, share)) * 1e3 for share in (50, 95)}
+
+
+def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
     delivery = [run["first_delta_s"] - run["engine_s"] for run in runs]
     echo = [run["echo_s"] for run in runs]
 
-    def quantiles(values: list[float]) -> dict[str, float]:
-        return {"p50_ms": float(np.percentile(values, 50)) * 1e3, "p95_ms": float(np.percentile(values, 95)) * 1e3}
-
-    ours, raw = quantiles(delivery), quantiles(echo)
+    ours, raw = _quantiles(delivery), _quantiles(echo)
     return {
         "first_delta_ratio": ours["p50_ms"] / raw["p50_ms"],
         "delivery": ours,
         "echo": raw,
-        "engine": quantiles([run["engine_s"] for run in runs]),
+        "engine": _quantiles([run["engine_s"] for run in runs]),
     }
 
 

@@ -20,12 +20,14 @@ from topics.kafka_settings import KafkaSettingsError
 from workers.cli import CommandFailedError, UsageError
 from workers.config import ConfigError
 from workers.errors import DeviceError, ModelError
+from workers.instance import InstanceError
 
 __all__ = ["explained"]
 
 _WRONG = (
     ConfigError,
     DeviceError,
+    InstanceError,
     KafkaSettingsError,
     LimitsError,
     ModelError,

@@ -15,6 +15,7 @@ from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from workers.commands.connection import connection
 from workers.commands.explained import explained
+from workers.commands.serving import claimed_instance
 from workers.config import WorkerConfig
 from workers.loaded_model import LoadedModel
 from workers.telemetry import tracer_provider
@@ -42,8 +43,8 @@ async def local_worker(
 
     A worker that breaks cancels the block, and the block raises what broke it, told by `explained`.
     """
-    with explained(TopicsNotReadyError, WorkerFailedError):
-        async with _local_worker(config, model, console, span_processors, partitions) as running:
+    with explained(TopicsNotReadyError, WorkerFailedError), claimed_instance(config) as instance:
+        async with _local_worker(config, model, console, span_processors, partitions, instance.name) as running:
             yield running
 
 
@@ -54,6 +55,7 @@ async def _local_worker(
     console: Console,
     span_processors: Sequence[SpanProcessor],
     partitions: int | None,
+    instance: str,
 ) -> AsyncIterator[LocalWorker]:
     kafka = connection(config.kafka, config.kafka.client_id)
     catalogue = Catalogue(
@@ -65,7 +67,8 @@ async def _local_worker(
         await create_missing_topics(admin, catalogue)
     console.print(model.summary)
     provider = tracer_provider(*span_processors)
-    worker = Worker(config, model, kafka, provider.get_tracer("headrace"), on_progress=console.print)
+    tracer = provider.get_tracer("headrace")
+    worker = Worker(config, model, kafka, tracer, instance=instance, on_progress=console.print)
     stop = asyncio.Event()
     block = asyncio.current_task()
     assert block is not None

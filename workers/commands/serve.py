@@ -25,6 +25,7 @@ from workers.commands.explained import explained
 from workers.commands.serving import (
     add_worker_arguments,
     check_this_machine,
+    claimed_instance,
     load_with_progress,
     print_ready,
     stop_on_signals,
@@ -102,9 +103,16 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
         console.print(model.summary)
         provider = tracer_provider()
         try:
-            with explained(TopicsNotReadyError, WorkerFailedError):
+            with explained(TopicsNotReadyError, WorkerFailedError), claimed_instance(config) as instance:
                 kafka = connection(config.kafka, config.kafka.client_id)
-                worker = Worker(config, model, kafka, provider.get_tracer("headrace"), on_progress=console.print)
+                worker = Worker(
+                    config,
+                    model,
+                    kafka,
+                    provider.get_tracer("headrace"),
+                    instance=instance.name,
+                    on_progress=console.print,
+                )
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_tree, worker, arguments)
                 if arguments.json:
                     await _run_announced(worker, stop, lambda: print_ready(config, model))

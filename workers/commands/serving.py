@@ -21,6 +21,7 @@ from scheduling.policies import POLICIES
 from workers.cli import UsageError
 from workers.commands.explained import explained
 from workers.config import ConfigError, WorkerConfig, load_config
+from workers.instance import Instance
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_worker_arguments",
     "check_this_machine",
+    "claimed_instance",
     "load_with_progress",
     "local_kafka",
     "print_ready",
@@ -116,6 +118,11 @@ def print_ready(config: WorkerConfig, model: "LoadedModel") -> None:
     }
     sys.stdout.buffer.write(orjson.dumps(ready) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def claimed_instance(config: WorkerConfig) -> Instance:
+    """This worker's name, once the block is entered. Raises `InstanceError` then if there is none to be had."""
+    return Instance(f"{config.kafka.bootstrap_servers} {config.kafka.topic_prefix}", config.kafka.instance_id)
 
 
 def load_with_progress(config: WorkerConfig, console: Console) -> "LoadedModel":

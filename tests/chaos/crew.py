@@ -1,0 +1,223 @@
+"""A crew of worker processes on a broker of their own, and the requests that they are given.
+
+Knows how processes are started, waited for and ended, and how requests are produced. Does not know what must hold of
+the answers (`tests.chaos.raw_checker`).
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+
+from tests.chaos.raw_checker import Sent, problems
+from topics.admin import KafkaAdmin
+from topics.catalogue import Catalogue, create_missing_topics
+from topics.kafka_settings import KafkaSettings
+from topics.local_broker import LocalBroker
+
+__all__ = ["BROKER_PROPERTIES", "PLACES", "Crew", "Member", "Zygote", "zygote"]
+
+BROKER_PROPERTIES = {"group.min.session.timeout.ms": "500"}
+PLACES = ("staging", "prefill", "decode", "open", "before-end")
+"""See `tests.chaos.hooks`, which a test's own process doesn't import: that takes seconds."""
+_SESSION_MS = 1_000
+
+
+@dataclass
+class Member:
+    """A worker process."""
+
+    pid: int
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    at: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
+    """Places that its hook has acted at."""
+
+    def signal(self, number: signal.Signals) -> None:
+        assert not self.ended.is_set(), "its process id may be another's"
+        os.kill(self.pid, number)
+
+
+class Zygote:
+    """The process that workers are forked from: see `tests.chaos.zygote`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.loaded = asyncio.Event()
+        self._process = process
+        self._members: dict[int, Member] = {}
+        self._started: asyncio.Queue[Member] = asyncio.Queue()
+
+    async def fork(self, order: Mapping[str, Any]) -> Member:
+        await self.loaded.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        return await self._started.get()
+
+    async def listen(self) -> None:
+        """Read what the processes say, until they are gone."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            said = json.loads(line)
+            event, pid = said["event"], said["pid"]
+            if event == "loaded":
+                self.loaded.set()
+                continue
+            # A child may speak before its parent tells of it.
+            member = self._members.setdefault(pid, Member(pid))
+            if event == "started":
+                self._started.put_nowait(member)
+            elif event == "ready":
+                member.ready.set()
+            elif event == "at":
+                member.at.put_nowait(said["place"])
+            elif event == "ended":
+                del self._members[pid]
+                member.ended.set()
+
+
+@asynccontextmanager
+async def zygote(model: str, log: Path) -> AsyncIterator[Zygote]:
+    """`model`: sleeping or smollm2. Whatever runs at the end is killed."""
+    with log.open("ab") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.chaos.zygote", model),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+        )
+    built = Zygote(process)
+    listening = asyncio.create_task(built.listen())
+    try:
+        yield built
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+        await listening
+
+
+class Crew:
+    """Workers that share one class's topic of a prefix of their own, and a reader of what they answer."""
+
+    def __init__(self, broker: LocalBroker, workers: Zygote) -> None:
+        prefix = f"c{uuid.uuid4().hex[:12]}"
+        self.bootstrap_servers = broker.bootstrap_servers
+        self.catalogue = Catalogue(prefix, group_prefix=prefix, request_partitions=2, reply_partitions=2)
+        self.topic = self.catalogue.requests("p1")
+        self.sent: list[Sent] = []
+        self.kills: Counter[str] = Counter()
+        """Where processes were killed."""
+        self.seen: list[str] = []
+        """Request ids of terminal replies, as a reader of committed records sees them during the run."""
+        self._news = asyncio.Event()
+        self._workers = workers
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    async def start(self, **order: Any) -> Member:
+        """A worker. `order`: its hook and mutation, see `tests.chaos.zygote`."""
+        config: dict[str, Any] = {
+            "classes": "p1",
+            "kafka": {
+                "bootstrap_servers": self.bootstrap_servers,
+                "topic_prefix": self.catalogue.prefix,
+                "group_prefix": self.catalogue.group_prefix,
+                "session_timeout_ms": _SESSION_MS,
+            },
+            "engine": {"max_sequences": 16, "dtype": "float32"},
+        }
+        return await self._workers.fork({"config": config, **order})
+
+    async def kill_one(self, place: str, visits: int, **order: Any) -> None:
+        """A worker that dies at its n-th visit of a place."""
+        hook = {"place": place, "visits": visits, "act": "SIGKILL", "times": 1}
+        worker = await self.start(hook=hook, **order)
+        await worker.ended.wait()
+        self.kills[worker.at.get_nowait()] += 1
+
+    async def members(self, count: int) -> None:
+        """Return when the group has so many members, and each has its partitions."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        await admin.start()
+        try:
+            while True:
+                (answer,) = await admin.describe_consumer_groups([self.catalogue.group("p1")])
+                _, _, state, _, _, members = answer.groups[0]
+                if state == "Stable" and len(members) == count:
+                    return
+                await asyncio.sleep(0.05)
+        finally:
+            await admin.close()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    async def send(self, count: int, *, tokens: int = 12) -> None:
+        """Completions of 1 to `tokens` tokens, every second one streamed."""
+        first = len(self.sent)
+        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap_servers) as producer:
+            under_way = []
+            for number in range(first, first + count):
+                stream = number % 2 == 0
+                body = {"prompt": [100 + number % 7, 101, 102 + number % 11], "max_tokens": 1 + number % tokens}
+                body |= {"temperature": 0, "seed": number % 97, "ignore_eos": True, "stream": stream}
+                request_id = f"r{number:06}"
+                sent = await producer.send(
+                    self.topic,
+                    json.dumps(body).encode(),
+                    partition=number % 2,
+                    headers=[("request-id", request_id.encode()), ("tenant", b"t%d" % (number % 5))],
+                )
+                under_way.append((request_id, stream, sent))
+            for request_id, stream, sent in under_way:
+                place = await sent
+                self.sent.append(Sent(request_id, place.topic, place.partition, place.offset, stream))
+
+    async def answered(self, count: int) -> None:
+        """Return when the reader has seen so many different requests answered."""
+        while len(set(self.seen)) < count:
+            self._news.clear()
+            await self._news.wait()
+
+    async def problems(self) -> list[str]:
+        """What does not hold of the answers."""
+        prefix, group = self.catalogue.prefix, self.catalogue.group("p1")
+        told = await problems(self.bootstrap_servers, prefix, group, self.sent)
+        if len(self.seen) != len(set(self.seen)):
+            told.append("a reader during the run saw a request answered twice")
+        return told
+
+    async def _read_along(self) -> None:
+        consumer = AIOKafkaConsumer(
+            self.catalogue.replies,
+            bootstrap_servers=self.bootstrap_servers,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        await consumer.start()
+        try:
+            async for record in consumer:
+                self.seen.append(dict(record.headers)["request-id"].decode())
+                self._news.set()
+        finally:
+            await consumer.stop()
+
+    async def __aenter__(self) -> Self:
+        async with KafkaAdmin(KafkaSettings(self.bootstrap_servers)) as admin:
+            await create_missing_topics(admin, self.catalogue)
+        self._reading = asyncio.create_task(self._read_along())
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._reading.cancel()
+        await asyncio.wait({self._reading})

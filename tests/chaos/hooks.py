@@ -1,0 +1,123 @@
+"""Places at which a worker process of the chaos tests stops or dies, and mutations of it that a checker must notice.
+
+Knows where in the worker's code each place is. Nothing of the product knows of this module: it wraps what a process
+has imported, before its worker is built.
+
+    staging         while a prompt is prepared
+    prefill         in a step with a prompt's first chunk
+    decode          in a step that only decodes
+    open            in a transaction: its replies are acknowledged, its offsets not yet in it
+    before-end      in a transaction: its offsets are in it, it has not ended
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from topics import aiokafka_fencing, transactional_replies
+from workers import worker as worker_module
+from workers.runner import SequenceInput
+
+__all__ = ["Hook", "install", "mutate"]
+
+
+@dataclass
+class Hook:
+    """Counts visits to a place and acts on the n-th: every n-th, where it goes on living."""
+
+    place: str
+    visits: int
+    act: signal.Signals
+    say: Callable[[str], None]
+    times: int = 1
+    """How often it acts. SIGKILL acts once."""
+    seen: int = 0
+
+    def visit(self) -> None:
+        self.seen += 1
+        if self.times and self.seen % self.visits == 0:
+            self.times -= 1
+            self.say(self.place)
+            os.kill(os.getpid(), self.act)
+
+
+def install(hook: Hook, model: Any) -> Any:
+    """The model to serve; for some places it is wrapped."""
+    match hook.place:
+        case "staging":
+            prepare = worker_module.prepare
+
+            def staging(*arguments: Any) -> Any:
+                hook.visit()
+                return prepare(*arguments)
+
+            worker_module.prepare = staging
+        case "prefill" | "decode":
+            return replace(model, runner=_Runner(model.runner, hook))
+        case "open":
+            send_all = transactional_replies.TransactionalReplies._send_all
+
+            async def sent(*arguments: Any) -> None:
+                await send_all(*arguments)
+                hook.visit()
+
+            transactional_replies.TransactionalReplies._send_all = sent  # type: ignore[method-assign]
+        case "before-end":
+            commit = transactional_replies.commit_in_transaction
+
+            async def committed(*arguments: Any) -> None:
+                await commit(*arguments)
+                hook.visit()
+
+            transactional_replies.commit_in_transaction = committed
+        case _:
+            raise ValueError(f"{hook.place = }")
+    return model
+
+
+class _Runner:
+    def __init__(self, runner: Any, hook: Hook) -> None:
+        self._runner = runner
+        self._hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
+        prefills = any(each.start == 0 for each in sequences)
+        tokens: list[int | None] = self._runner.step(sequences)
+        if prefills == (self._hook.place == "prefill"):
+            self._hook.visit()
+        return tokens
+
+
+def mutate(mutation: str) -> None:
+    """Take one of the guarantees out: a checker that does not notice is none."""
+    match mutation:
+        case "unstable":
+            # The new owner reads past an open transaction's offsets.
+            request = aiokafka_fencing._OffsetFetchRequest
+
+            def reads_past(group: str, topics: Any, _stable: bool, tags: Any) -> Any:
+                return request(group, topics, False, tags)
+
+            aiokafka_fencing._OffsetFetchRequest = reads_past  # type: ignore[assignment,misc]
+        case "commit-first":
+            transactional_replies.TransactionalReplies._transact = _commit_first  # type: ignore[method-assign]
+        case _:
+            raise ValueError(f"{mutation = }")
+
+
+async def _commit_first(self: Any, batch: Any) -> None:
+    """Two transactions, the offsets' before the replies'."""
+    producer = self._producer
+    await producer.begin_transaction()
+    progress, member = self._outlook(batch), self._offsets.member
+    offsets = {place: await self._committed(producer, place, each) for place, each in progress.items()}
+    await transactional_replies.commit_in_transaction(producer, offsets, member)
+    await producer.commit_transaction()
+    await producer.begin_transaction()
+    await self._send_all(producer, batch)
+    await producer.commit_transaction()

@@ -1,0 +1,134 @@
+"""What happens to the workers in the chaos tests: the short versions and the long ones are the same stories.
+
+Each story returns what does not hold at its end: sentences of `tests.chaos.raw_checker`, none if all is well.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import Sequence
+
+from tests.chaos.crew import PLACES, Crew
+from topics.local_broker import LocalBroker
+
+__all__ = [
+    "bounced",
+    "broker_bounced",
+    "commit_first",
+    "joined_and_left",
+    "killed_again_and_again",
+    "stopped_and_woken",
+]
+
+_STOPPED_S = 4.0
+"""How long the other worker has after it has taken over; before the transaction's time-out."""
+
+
+async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) -> list[str]:
+    """Each of `kills` workers dies at the next place; the last one may finish."""
+    chance = random.Random(7)
+    await workers.send(requests)
+    for number in range(kills):
+        await workers.kill_one(PLACES[number % len(PLACES)], visits=chance.randint(2, 5))
+    left = requests - len(set(workers.seen))
+    last = await workers.start()
+    await workers.answered(requests)
+    last.signal(signal.SIGTERM)
+    await last.ended.wait()
+    told = await workers.problems()
+    if left < kills:
+        told.append(f"only {left} requests were left for the last worker: more requests, or fewer kills")
+    return told
+
+
+async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: str | None = None) -> list[str]:
+    """Two workers share the partitions. One stops itself (SIGSTOP) in a transaction, past its session time-out; the
+    other takes its partitions over; then the first wakes up and goes on with what it was about. The transaction's
+    time-out is longer than the session's, so it may still be committed.
+    """
+    hook = {"place": place, "visits": 4, "act": "SIGSTOP", "times": stops}
+    sleeper = await workers.start(hook=hook, mutation=mutation)
+    other = await workers.start(mutation=mutation)
+    await asyncio.gather(sleeper.ready.wait(), other.ready.wait())
+    for _ in range(stops):
+        # The hook sees each transaction: enough of them come, whatever the batches are.
+        while sleeper.at.empty():
+            await workers.send(60)
+            await workers.answered(len(workers.sent) - 40)
+            await asyncio.sleep(0.2)
+        workers.kills[sleeper.at.get_nowait()] += 1
+        await workers.members(1)
+        try:
+            async with asyncio.timeout(_STOPPED_S):
+                await workers.answered(len(workers.sent))
+        except TimeoutError:
+            pass  # as it should be: what stands in the open transaction is nobody's to answer before its end
+        sleeper.signal(signal.SIGCONT)
+        await workers.answered(len(workers.sent))
+    for worker in (sleeper, other):
+        worker.signal(signal.SIGTERM)
+        await worker.ended.wait()
+    return await workers.problems()
+
+
+async def commit_first(workers: Crew) -> list[str]:
+    """A mutation: offsets are committed before the answers, and the worker dies between the two."""
+    await workers.send(400)
+    # Late enough for the bases to have risen over what is being answered.
+    await workers.kill_one("open", visits=12, mutation="commit-first")
+    return await workers.problems()
+
+
+async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) -> list[str]:
+    """A worker stopped in order (SIGTERM) or killed, wherever it is, and started again, again and again."""
+    chance = random.Random(11)
+    await workers.send(requests)
+    for number in range(1, bounces + 1):
+        worker = await workers.start()
+        await worker.ready.wait()
+        await workers.answered(min(number * requests // (bounces + 1), len(set(workers.seen)) + 50))
+        await asyncio.sleep(chance.uniform(0.0, 0.1))
+        worker.signal(signal.SIGTERM if clean else signal.SIGKILL)
+        await worker.ended.wait()
+    last = await workers.start()
+    await workers.answered(requests)
+    last.signal(signal.SIGTERM)
+    await last.ended.wait()
+    return await workers.problems()
+
+
+async def broker_bounced(workers: Crew, broker: LocalBroker, *, clean: bool, away_s: Sequence[float]) -> list[str]:
+    """The broker stopped or killed under two workers, each time for so long, while requests come."""
+    crew = [await workers.start() for _ in range(2)]
+    await asyncio.gather(*(worker.ready.wait() for worker in crew))
+    for seconds in away_s:
+        await workers.send(400)
+        await workers.answered(len(workers.sent) - 300)
+        await asyncio.to_thread(broker.stop if clean else broker.kill)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(broker.start)
+        await workers.answered(len(workers.sent))
+    for worker in crew:
+        worker.signal(signal.SIGTERM)
+        await worker.ended.wait()
+    return await workers.problems()
+
+
+async def joined_and_left(workers: Crew, *, changes: int, every_s: tuple[float, float], requests: int) -> list[str]:
+    """Workers join the group and leave it (half of them by SIGKILL), at random times; at least one stays."""
+    chance = random.Random(13)
+    present = [await workers.start()]
+    for _ in range(changes):
+        await workers.send(requests // changes)
+        if len(present) == 1 or (len(present) < 4 and chance.random() < 0.5):
+            present.append(await workers.start())
+        else:
+            leaving = present.pop(chance.randrange(len(present)))
+            leaving.signal(chance.choice([signal.SIGTERM, signal.SIGKILL]))
+            await leaving.ended.wait()
+        await asyncio.sleep(chance.uniform(*every_s))
+    await workers.answered(len(workers.sent))
+    for worker in present:
+        worker.signal(signal.SIGTERM)
+        await worker.ended.wait()
+    return await workers.problems()

@@ -1,0 +1,80 @@
+"""The chaos tests in full size: `make chaos`. A case that has a result under out/chaos is not run again."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.crew import PLACES, Crew, zygote
+from tests.chaos.stories import bounced, broker_bounced, joined_and_left, killed_again_and_again, stopped_and_woken
+from topics.local_broker import LocalBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2_400)]
+
+_RESULTS = Path("out/chaos")
+
+
+@dataclass(frozen=True)
+class Case:
+    story: Callable[[Crew, LocalBroker], Awaitable[list[str]]]
+    model: str = "sleeping"
+    at_least: Counter[str] = field(default_factory=Counter)
+    """Where kills must have landed, and how often."""
+
+
+CASES = {
+    "200 kills, SmolLM2, 5,000 requests": Case(
+        lambda workers, _: killed_again_and_again(workers, kills=200, requests=5_000),
+        model="smollm2",
+        at_least=Counter(dict.fromkeys(PLACES, 10)),
+    ),
+    "stopped before the offsets, 20 times": Case(
+        lambda workers, _: stopped_and_woken(workers, place="open", stops=20), at_least=Counter({"open": 20})
+    ),
+    "stopped before the end, 20 times": Case(
+        lambda workers, _: stopped_and_woken(workers, place="before-end", stops=20),
+        at_least=Counter({"before-end": 20}),
+    ),
+    "worker bounced hard, 10,000 requests": Case(
+        lambda workers, _: bounced(workers, clean=False, bounces=40, requests=10_000)
+    ),
+    "worker bounced clean, 10,000 requests": Case(
+        lambda workers, _: bounced(workers, clean=True, bounces=40, requests=10_000)
+    ),
+    "broker bounced hard": Case(
+        lambda workers, broker: broker_bounced(workers, broker, clean=False, away_s=[1.0] * 10)
+    ),
+    "broker bounced clean": Case(
+        lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[1.0] * 10)
+    ),
+    "broker away for 60 s": Case(lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[60.0])),
+    "workers join and leave, 5,000 requests": Case(
+        lambda workers, _: joined_and_left(workers, changes=40, every_s=(2.0, 10.0), requests=5_000)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_lost_and_nothing_said_twice(chaos_broker: LocalBroker, tmp_path: Path, name: str) -> None:
+    result = _RESULTS / f"{name.replace(' ', '-').replace(',', '')}.json"
+    if result.exists():
+        pytest.skip(f"done: {result} holds the result")
+    case, log = CASES[name], tmp_path / "workers.log"
+    began_s = time.monotonic()
+    problems, kills, requests = asyncio.run(_live_through(chaos_broker, case, log))
+    print(f"{name}: {requests} requests, {time.monotonic() - began_s:.0f} s, kills landed {dict(kills)}")
+    assert problems == [], log.read_text()[-5_000:]
+    assert kills >= case.at_least, f"too few kills landed where they should: {kills}"
+    _RESULTS.mkdir(parents=True, exist_ok=True)
+    figures = {"case": name, "requests": requests, "seconds": round(time.monotonic() - began_s), "kills": kills}
+    result.write_text(json.dumps(figures) + "\n")
+
+
+async def _live_through(broker: LocalBroker, case: Case, log: Path) -> tuple[list[str], Counter[str], int]:
+    async with zygote(case.model, log) as workers, Crew(broker, workers) as crew:
+        return await case.story(crew, broker), crew.kills, len(crew.sent)

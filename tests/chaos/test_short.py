@@ -1,0 +1,76 @@
+"""Workers that are killed and stopped at known places: the short versions, and mutations that must be noticed.
+
+A process that can fork workers takes seconds to start, so one serves all stories: the fixture lets them happen, the
+tests look at what came of it. The long versions stand in `test_long.py`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.crew import PLACES, Crew, zygote
+from tests.chaos.stories import broker_bounced, commit_first, killed_again_and_again, stopped_and_woken
+from topics.local_broker import LocalBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.timeout(280)]
+
+
+@dataclass(frozen=True)
+class End:
+    problems: list[str]
+    kills: Counter[str]
+
+
+STORIES: dict[str, Callable[[Crew, LocalBroker], Awaitable[list[str]]]] = {
+    "kills": lambda workers, _: killed_again_and_again(workers, kills=10, requests=800),
+    "stopped before the offsets": lambda workers, _: stopped_and_woken(workers, place="open", stops=1),
+    "stopped before the end": lambda workers, _: stopped_and_woken(workers, place="before-end", stops=1),
+    "unstable": lambda workers, _: stopped_and_woken(workers, place="before-end", stops=1, mutation="unstable"),
+    "commit first": lambda workers, _: commit_first(workers),
+    "broker": lambda workers, broker: broker_bounced(workers, broker, clean=False, away_s=[1.0]),
+}
+
+
+@pytest.fixture(scope="module")
+def ends(chaos_broker: LocalBroker, tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
+    return asyncio.run(_live_through(chaos_broker, tmp_path_factory.mktemp("chaos") / "workers.log"))
+
+
+async def _live_through(broker: LocalBroker, log: Path) -> dict[str, End]:
+    ends: dict[str, End] = {}
+    async with zygote("sleeping", log) as workers:
+        for name, story in STORIES.items():
+            async with Crew(broker, workers) as crew:
+                ends[name] = End(await story(crew, broker), crew.kills)
+    return ends
+
+
+def test_workers_killed_at_every_place_lose_no_answer_and_give_none_twice(ends: dict[str, End]) -> None:
+    assert ends["kills"].problems == []
+    assert ends["kills"].kills == Counter(dict.fromkeys(PLACES, 2))
+
+
+def test_a_broker_killed_under_two_workers_loses_no_answer_and_doubles_none(ends: dict[str, End]) -> None:
+    assert ends["broker"].problems == []
+
+
+@pytest.mark.parametrize(
+    ("story", "place"), [("stopped before the offsets", "open"), ("stopped before the end", "before-end")]
+)
+def test_an_owner_that_wakes_up_after_its_partitions_were_given_away_answers_nothing_twice(
+    ends: dict[str, End], story: str, place: str
+) -> None:
+    assert ends[story].problems == []
+    assert ends[story].kills == Counter({place: 1})
+
+
+def test_without_stable_reads_the_checker_finds_an_answer_given_twice(ends: dict[str, End]) -> None:
+    assert any("answered twice" in problem for problem in ends["unstable"].problems)
+
+
+def test_with_the_commit_before_the_answers_the_checker_finds_some_lost(ends: dict[str, End]) -> None:
+    assert any("beyond a record without an answer" in problem for problem in ends["commit first"].problems)

@@ -1,0 +1,109 @@
+"""Worker processes that start in no time: one process imports everything and loads the model, then forks a worker each.
+
+    python -m tests.chaos.zygote sleeping|smollm2
+
+Reads JSON lines: `{"config": {…}, "hook": {"place", "visits", "act", "times"} | null, "mutation": … | null}` starts a
+worker. Writes JSON lines `{"event": "started" | "ready" | "at" | "ended", "pid": …}`, with `place` or `code`. Workers
+log to standard error. When its input ends, or it dies, all of its workers are killed.
+
+A fork of a process with threads is unsafe; so the parent has none: torch is told to use one.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+from opentelemetry import trace
+
+from tests.chaos.hooks import Hook, install, mutate
+from tests.chaos.sleeping_runner import sleeping_model
+from workers.commands.connection import connection
+from workers.commands.serving import claimed_instance
+from workers.config import WorkerConfig, load_config
+from workers.worker import Worker
+
+
+def say(event: str, **more: Any) -> None:
+    line = json.dumps({"event": event, "pid": more.pop("pid", os.getpid()), **more})
+    os.write(1, f"{line}\n".encode())  # at once and whole: others write to the same pipe
+
+
+def main(name: str) -> None:
+    model = sleeping_model() if name == "sleeping" else _smollm2()
+    say("loaded")
+    lifeline, ours = os.pipe()
+    pids: set[int] = set()
+    pending = b""
+    try:
+        while True:
+            if select.select([0], [], [], 0.02)[0]:
+                if not (data := os.read(0, 65_536)):
+                    return
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    if pid := os.fork():
+                        pids.add(pid)
+                        say("started", pid=pid)
+                    else:
+                        os.close(ours)
+                        _worker(json.loads(line), model, lifeline)
+            for pid in [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0]]:
+                pids.discard(pid)
+                say("ended", pid=pid)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _smollm2() -> Any:
+    import torch
+
+    from workers.loaded_model import load_model
+
+    torch.set_num_threads(1)
+    config = load_config({"engine": {"dtype": "float32", "threads": 1, "kv_bytes": 200 * 2**20}})
+    return load_model(config.model, config.engine)
+
+
+def _worker(order: dict[str, Any], model: Any, lifeline: int) -> None:
+    """In the child: never returns."""
+    code = 1
+    try:
+        logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {os.getpid()} %(name)s %(message)s")
+        if (mutation := order.get("mutation")) is not None:
+            mutate(mutation)
+        if (hook := order.get("hook")) is not None:
+            act = signal.Signals[hook["act"]]
+            installed = Hook(hook["place"], hook["visits"], act, lambda place: say("at", place=place), hook["times"])
+            model = install(installed, model)
+        asyncio.run(_serve(load_config(order["config"]), model, lifeline))
+        code = 0
+    except BaseException:
+        logging.exception("the worker broke")
+    finally:
+        os._exit(code)
+
+
+async def _serve(config: WorkerConfig, model: Any, lifeline: int) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_reader(lifeline, os._exit, 1)
+    kafka = connection(config.kafka, config.kafka.client_id)
+    with claimed_instance(config) as instance:
+        worker = Worker(config, model, kafka, trace.get_tracer("chaos"), instance=instance.name)
+        running = asyncio.create_task(worker.run(stop))
+        ready = asyncio.create_task(worker.ready.wait())
+        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            say("ready")
+        ready.cancel()
+        await running
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
