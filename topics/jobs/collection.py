@@ -15,8 +15,8 @@ import orjson
 from topics.headers import CUSTOM_ID, EVENT, JOB_ID, REQUEST_ID
 from topics.jobs.board import Job
 from topics.jobs.journal import RowJournal
-from topics.jobs.records import JobMemo, JobRun, Usage
-from topics.jobs.reply import Fate, RowReply, unanswered_line
+from topics.jobs.records import JobMemo, JobRun
+from topics.jobs.reply import Fate, RowReply, RowUsage, unanswered_line
 from topics.jobs.row_ids import RowId
 from topics.jobs.state import Standing, standing_of_tally
 from topics.jobs.tally import JobTally
@@ -81,12 +81,11 @@ class JobCollection:
         headers = dict(record.headers)
         if headers.get(EVENT) == _MANIFEST:
             return headers.get(JOB_ID) == self.job_id.encode() and self._take_manifest(record)
-        reply = RowReply.of(record)
+        reply = RowReply.of(headers, record.value)
         if reply is None or reply.id.job_id != self.job_id or not self.tally.take(reply, record.timestamp_ms):
             return False
         if self._journal is not None:
             echoed = headers.get(CUSTOM_ID, b"").decode(errors="replace")
-            usage = reply.usage
             head = [
                 _ROW_HEAD,
                 record.id.offset,
@@ -94,7 +93,7 @@ class JobCollection:
                 reply.id.run,
                 reply.id.row,
                 reply.fate.value,
-                [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+                list(reply.usage),
                 reply.model,
             ]
             line = reply.line(self._custom_ids.get(reply.id.row) or echoed or f"#row:{reply.id.row}")
@@ -121,9 +120,8 @@ class JobCollection:
         if head[0] == _MANIFEST_HEAD:
             self._name(*orjson.loads(payload))
             return
-        _, _, written_ms, run, row, fate, (prompt, completion, cached), model = head
-        usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-        reply = RowReply(RowId(self.job_id, run, row), Fate(fate), None, None, usage, model)
+        _, _, written_ms, run, row, fate, usage, model = head
+        reply = RowReply(RowId(self.job_id, run, row), Fate(fate), None, None, RowUsage(*usage), model)
         if self.tally.take(reply, written_ms):
             self._place_of[row] = place
 
@@ -136,12 +134,13 @@ class JobCollection:
     def standing(self) -> Standing:
         return standing_of_tally(self.total, self.tally.statistics())
 
-    def memo(self, **more: Any) -> JobMemo:
+    def memo(self, written_at_ms: int, **more: Any) -> JobMemo:
         """`more`: fields that only the writer of the files knows."""
         tallied = self.tally.statistics()
         return JobMemo(
             job_id=self.job_id,
             run=tallied.run,
+            written_at_ms=written_at_ms,
             next_offset=self.next_offset,
             completed=tallied.completed,
             failed=tallied.failed,

@@ -27,7 +27,7 @@ from topics.jobs.ownership import PartitionOwnership
 from topics.jobs.records import CollectorBeat, JobMemo
 from topics.jobs.result_files import replace_file, write_results
 from topics.jobs.result_store import ResultStore
-from topics.jobs.state import batch_object, standing_of_memo
+from topics.jobs.state import Standing, batch_object, standing_of_memo
 from topics.kafka_settings import KafkaSettings
 
 __all__ = ["Collector", "CollectorStatistics"]
@@ -50,9 +50,9 @@ class CollectorStatistics:
 class _OpenJob:
     collection: JobCollection
     journal: RowJournal
-    memo: JobMemo | None = None
-    """As it was written last."""
-    written_ms: int = field(default_factory=now_ms)
+    told: Standing | None = None
+    """As of the memo that was written last."""
+    told_ms: int = field(default_factory=now_ms)
 
 
 class Collector:
@@ -186,14 +186,14 @@ class Collector:
             if opened.collection.standing().pending == 0:
                 await self._end(job, opened)
                 continue
-            memo = opened.collection.memo()
-            if memo != opened.memo and now_ms() - opened.written_ms >= interval_ms:
-                opened.memo, opened.written_ms = memo, now_ms()
-                await self._board.write(memo)
+            standing, now = opened.collection.standing(), now_ms()
+            if standing != opened.told and now - opened.told_ms >= interval_ms:
+                opened.told, opened.told_ms = standing, now
+                await self._board.write(opened.collection.memo(now))
 
     async def _end(self, job: Job, opened: _OpenJob) -> None:
         finalizing_ms = now_ms()
-        await self._board.write(opened.collection.memo(finalizing_at_ms=finalizing_ms))
+        await self._board.write(opened.collection.memo(finalizing_ms, finalizing_at_ms=finalizing_ms))
         memo = await asyncio.to_thread(self._write_files, job, opened.collection, finalizing_ms)
         await self._board.write(memo)
         self._close_job(job.order.job_id, self._followers[job.order.reply_partition])
@@ -205,7 +205,10 @@ class Collector:
         names = ("output.jsonl", "errors.jsonl")
         write_results(collection, *(store.local_path(job_id, name) for name in names), in_order=self._in_order)
         output, errors = (store.publish(job_id, name) for name in names)
-        memo = collection.memo(finalizing_at_ms=finalizing_ms, ended_at_ms=now_ms(), output=output, errors=errors)
+        ended_ms = now_ms()
+        memo = collection.memo(
+            ended_ms, finalizing_at_ms=finalizing_ms, ended_at_ms=ended_ms, output=output, errors=errors
+        )
         batch = batch_object(job, standing_of_memo(collection.total, memo))
         replace_file(store.local_path(job_id, "batch.json"), orjson.dumps(batch, option=orjson.OPT_INDENT_2) + b"\n")
         store.publish(job_id, "batch.json")

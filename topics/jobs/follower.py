@@ -11,9 +11,9 @@ from typing import Self
 
 from topics.catalogue import Catalogue
 from topics.headers import REQUEST_ID
-from topics.jobs.board import Job, JobBoard
+from topics.jobs.board import BEAT_S, Job, JobBoard
 from topics.jobs.collection import JobCollection
-from topics.jobs.records import Usage
+from topics.jobs.records import JobMemo, Usage
 from topics.jobs.state import Standing, standing_of_memo
 from topics.kafka_settings import KafkaSettings
 from topics.partition_reader import PartitionReader
@@ -81,16 +81,14 @@ class ReplyFollower:
 async def standings(
     settings: KafkaSettings, catalogue: Catalogue, board: JobBoard, jobs: Iterable[Job]
 ) -> dict[str, Standing]:
-    """How far these jobs have come: from their memos where a collector keeps them, else counted from the replies."""
+    """How far these jobs have come: from their memos where somebody keeps them, else counted from the replies."""
     found: dict[str, Standing] = {}
     to_count: dict[int, list[Job]] = {}
     for job in jobs:
         total, run, memo = job.order.rows or 0, job.last_run, job.memo
         if run is None:
             found[job.order.job_id] = Standing(total, 0, 0, 0, 0, Usage(), None, None)
-        elif memo is not None and (
-            job.ended or (memo.run == run.run and board.collector_of(job.order.reply_partition, now_ms()) is not None)
-        ):
+        elif memo is not None and memo.run == run.run and (job.ended or _is_kept(job, memo, board)):
             found[job.order.job_id] = standing_of_memo(total, memo)
         else:
             to_count.setdefault(job.order.reply_partition, []).append(job)
@@ -101,6 +99,12 @@ async def standings(
             await follower.update()
             found.update({name: collection.standing() for name, collection in follower.collections.items()})
     return found
+
+
+def _is_kept(job: Job, memo: JobMemo, board: JobBoard) -> bool:
+    """Whether somebody sees to it that the memo is up to date."""
+    now = now_ms()
+    return now - memo.written_at_ms <= 5_000 * BEAT_S or board.collector_of(job.order.reply_partition, now) is not None
 
 
 def now_ms() -> int:

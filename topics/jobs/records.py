@@ -102,6 +102,7 @@ class JobMemo(WireModel):
     job_id: str
     run: int
     """The newest run that it knows of."""
+    written_at_ms: int
     next_offset: int
     """It knows all replies before this offset."""
     completed: int

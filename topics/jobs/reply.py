@@ -6,18 +6,17 @@ A request that was answered, refusals included, stands in `response` with its st
 were never answered: `batch_expired`, `batch_cancelled`, and `batch_failed` for a reply that says neither.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from topics.headers import EVENT, REQUEST_ID, ReplyEvent
-from topics.jobs.records import Usage
 from topics.jobs.row_ids import RowId
-from topics.record import InboundRecord
 
-__all__ = ["Fate", "RowReply", "unanswered_line"]
+__all__ = ["Fate", "RowReply", "RowUsage", "unanswered_line"]
 
 
 class Fate(Enum):
@@ -40,7 +39,19 @@ _ERRORS = {
     Fate.CANCELLED: ("batch_cancelled", "This request was not executed because the batch was cancelled."),
     Fate.FAILED: ("batch_failed", "The reply to this request can't be read."),
 }
+_FINAL, _ERROR = ReplyEvent.FINAL.value.encode(), ReplyEvent.ERROR.value.encode()
 _FATE_OF_CODE = {"expired": Fate.EXPIRED, "cancelled": Fate.CANCELLED}
+
+
+class RowUsage(NamedTuple):
+    """Tokens of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+_NOTHING_USED = RowUsage(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +63,29 @@ class RowReply:
     status_code: int | None
     """None: the row was not answered."""
     body: Any
-    usage: Usage
+    usage: RowUsage
     model: str | None
 
     @classmethod
-    def of(cls, record: InboundRecord) -> "RowReply | None":
+    def of(cls, headers: Mapping[str, bytes], value: bytes | None) -> "RowReply | None":
         """None: no terminal reply, or none to a row of a job."""
-        headers = dict(record.headers)
         event = headers.get(EVENT)
-        if event not in (ReplyEvent.FINAL.value.encode(), ReplyEvent.ERROR.value.encode()):
+        if event not in (_FINAL, _ERROR):
             return None
         row_id = RowId.parse(headers.get(REQUEST_ID, b"").decode(errors="replace"))
         if row_id is None:
             return None
         try:
-            body = orjson.loads(record.value or b"")
-            if event == ReplyEvent.FINAL.value.encode():
+            body = orjson.loads(value or b"")
+            if event == _FINAL:
                 return cls(row_id, Fate.COMPLETED, 200, body, _usage(body), body["model"])
             error = body["error"]
             fate = _FATE_OF_CODE.get(error["code"], Fate.FAILED)
             status = int(error["status_code"]) if fate is Fate.FAILED else None
-            return cls(row_id, fate, status, body if status else None, Usage(), None)
+            return cls(row_id, fate, status, body if status else None, _NOTHING_USED, None)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             # Another version's worker, or anyone who may write there. The row has had its answer all the same.
-            return cls(row_id, Fate.FAILED, None, None, Usage(), None)
+            return cls(row_id, Fate.FAILED, None, None, _NOTHING_USED, None)
 
     def line(self, custom_id: str) -> dict[str, Any]:
         """Of the output file if the row completed, else of the error file."""
@@ -95,11 +105,7 @@ def unanswered_line(row_id: RowId, custom_id: str, fate: Fate) -> dict[str, Any]
     }
 
 
-def _usage(body: dict[str, Any]) -> Usage:
+def _usage(body: dict[str, Any]) -> RowUsage:
     usage = body["usage"]
     details = usage.get("prompt_tokens_details") or {}
-    return Usage(
-        prompt_tokens=usage["prompt_tokens"],
-        completion_tokens=usage.get("completion_tokens", 0),
-        cached_tokens=details.get("cached_tokens", 0),
-    )
+    return RowUsage(usage["prompt_tokens"], usage.get("completion_tokens", 0), details.get("cached_tokens", 0))

@@ -49,7 +49,7 @@ class JobTally:
         self._cut_ms: dict[int, int] = {}
         """Run → until when its replies count."""
         self._counts = [rows, *(0 for _ in list(Fate)[1:])]
-        self._usage = Usage()
+        self._prompt_tokens = self._completion_tokens = self._cached_tokens = 0
         self._model: str | None = None
         self._last_reply_ms: int | None = None
         self._last_run = 0
@@ -80,11 +80,9 @@ class JobTally:
         ):
             return False
         self._decide(row, reply.fate)
-        self._usage = Usage(
-            prompt_tokens=self._usage.prompt_tokens + reply.usage.prompt_tokens,
-            completion_tokens=self._usage.completion_tokens + reply.usage.completion_tokens,
-            cached_tokens=self._usage.cached_tokens + reply.usage.cached_tokens,
-        )
+        self._prompt_tokens += reply.usage.prompt_tokens
+        self._completion_tokens += reply.usage.completion_tokens
+        self._cached_tokens += reply.usage.cached_tokens
         self._model = self._model or reply.model
         self._last_reply_ms = max(written_ms, self._last_reply_ms or 0)
         return True
@@ -117,7 +115,11 @@ class JobTally:
             failed=failed,
             expired=expired,
             cancelled=cancelled,
-            usage=self._usage,
+            usage=Usage(
+                prompt_tokens=self._prompt_tokens,
+                completion_tokens=self._completion_tokens,
+                cached_tokens=self._cached_tokens,
+            ),
             model=self._model,
             last_reply_ms=self._last_reply_ms,
         )

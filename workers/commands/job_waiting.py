@@ -16,7 +16,6 @@ from topics.jobs.board import Job
 from topics.jobs.collection import JobCollection
 from topics.jobs.follower import ReplyFollower, now_ms
 from topics.jobs.journal import RowJournal
-from topics.jobs.records import JobMemo
 from topics.jobs.result_files import WrittenResults, write_results
 from topics.jobs.state import Standing
 from workers.commands.job_connection import JobDesk
@@ -82,24 +81,20 @@ def _full_name(path: Path | None) -> str | None:
 
 
 class _MemoKeeper:
-    """Writes a job's memo, not too often, and only while no collector does."""
+    """Writes a job's memo, regularly but not too often, and only while no collector does."""
 
     def __init__(self, desk: JobDesk, collection: JobCollection) -> None:
         self._desk = desk
         self._collection = collection
-        self._last: JobMemo | None = None
         self._due_ms = 0
 
     async def keep(self, **ends: int | str | None) -> None:
         """`ends`: what only the end of a job has; then it is written at once."""
         job = self._desk.board.jobs[self._collection.job_id]
-        memo = self._collection.memo(**ends)
         now = now_ms()
-        if memo == self._last or (not ends and now < self._due_ms):
-            return
-        if self._desk.board.collector_of(job.order.reply_partition, now) is None:
-            self._last, self._due_ms = memo, now + int(_MEMO_S * 1000)
-            await self._desk.board.write(memo)
+        if (ends or now >= self._due_ms) and self._desk.board.collector_of(job.order.reply_partition, now) is None:
+            self._due_ms = now + int(_MEMO_S * 1000)
+            await self._desk.board.write(self._collection.memo(now, **ends))
 
 
 async def collect_now(

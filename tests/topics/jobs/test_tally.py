@@ -11,7 +11,7 @@ from topics.record import InboundRecord
 
 
 def take(tally: JobTally, record: InboundRecord) -> bool:
-    reply = RowReply.of(record)
+    reply = RowReply.of(dict(record.headers), record.value)
     assert reply is not None
     return tally.take(reply, record.timestamp_ms)
 
@@ -94,7 +94,7 @@ def test_fates_add_up_and_do_not_depend_on_when_runs_are_learnt_of(
     for reply in replies:
         take(at_once, reply)
     for reply in replies:
-        parsed = RowReply.of(reply)
+        parsed = RowReply.of(dict(reply.headers), reply.value)
         assert parsed is not None
         while in_turn.last_run < min(parsed.id.run, len(runs)):
             in_turn.begin(runs[in_turn.last_run])
