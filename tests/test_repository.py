@@ -23,7 +23,7 @@ TARGETS = frozenset(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 PINS = dict(line.split("==") for line in CONSTRAINTS)
 
-EXTRAS = ("worker", "bench", "dev")
+EXTRAS = ("worker", "batch", "bench", "dev")
 """What scripts/setup.sh installs."""
 
 

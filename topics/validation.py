@@ -7,6 +7,7 @@ Only the first problem is reported. No text of a body is ever repeated; numbers 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -123,6 +124,20 @@ def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[
 def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
     """Check a decoded body whole. Raises `RequestError` (400) for its first problem; never changes `body`."""
     kind = request_kind(body)
+    request = None
+    with suppress(ValidationError):
+        # Most bodies have nothing but known fields: those need no screening. Others are looked at more closely.
+        request = kind.model_validate(body)
+    if request is None:
+        request = _parse_screened(kind, body)
+    _check_combinations(request)
+    return request
+
+
+def _parse_screened(
+    kind: type[ChatCompletionRequest] | type[CompletionRequest], body: Mapping[str, Any]
+) -> ChatCompletionRequest | CompletionRequest:
+    """The request of a body with fields that are not enforced, but ask for nothing; or its first problem, raised."""
     fields = _CHAT_FIELDS if kind is ChatCompletionRequest else _COMPLETION_FIELDS
     screened = _screen(body, fields, _UNSUPPORTED, "")
     messages = screened.get("messages")
@@ -134,12 +149,9 @@ def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | Completion
             for place, message in enumerate(messages)
         ]
     try:
-        request = kind.model_validate(screened)
+        return kind.model_validate(screened)
     except ValidationError as error:
         refusal = _refusal(screened, error.errors(include_url=False)[0])
-    else:
-        _check_combinations(request)
-        return request
     # Raised outside the handler: pydantic's error holds the body, and must not travel with ours.
     raise refusal
 

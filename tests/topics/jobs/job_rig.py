@@ -1,0 +1,98 @@
+"""Jobs, runs and replies as tests make them, without a broker."""
+
+from typing import Any
+
+import orjson
+
+from topics.headers import EVENT, JOB_ID, REQUEST_ID
+from topics.jobs.board import Job
+from topics.jobs.collection import manifest_record
+from topics.jobs.records import JobOrder, JobRun
+from topics.jobs.row_ids import RowId
+from topics.jobs.row_set import RowSet
+from topics.record import InboundRecord, RecordId
+
+JOB = "nightly"
+WINDOW_MS = 60_000
+
+
+def order(rows: int | None = 10, **fields: Any) -> JobOrder:
+    return JobOrder(
+        **{
+            "job_id": JOB,
+            "priority": "p3",
+            "tenant": "acme",
+            "weight": 1,
+            "completion_window_s": WINDOW_MS // 1000,
+            "metadata": {},
+            "created_at_ms": 0,
+            "input_name": "rows.jsonl",
+            "input_fingerprint": "f",
+            "input_bytes": 1,
+            "reply_partition": 0,
+            "reply_offset": 0,
+            "endpoint": "/v1/chat/completions",
+            "rows": rows,
+        }
+        | fields
+    )
+
+
+def run(number: int = 1, *, begun_ms: int = 0, rows: RowSet | None = None) -> JobRun:
+    return JobRun(
+        job_id=JOB,
+        run=number,
+        kind="submit" if number == 1 else "resume",
+        created_at_ms=begun_ms,
+        expires_at_ms=begun_ms + WINDOW_MS,
+        rows=None if rows is None else rows.encode(),
+        submitter="s",
+        request_offsets={},
+    )
+
+
+def job(rows: int = 10, *runs: JobRun) -> Job:
+    return Job(order(rows), {each.run: each for each in runs or (run(),)})
+
+
+def record(offset: int, headers: dict[str, bytes], value: bytes, written_ms: int = 1_000) -> InboundRecord:
+    return InboundRecord(RecordId("inference.replies", 0, offset), written_ms, None, value, tuple(headers.items()))
+
+
+def final(offset: int, row: int, *, number: int = 1, text: str = "hi", written_ms: int = 1_000) -> InboundRecord:
+    body = {
+        "id": f"chatcmpl-{row}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "smollm2",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": text, "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "total_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 1},
+        },
+    }
+    headers = {EVENT: b"final", REQUEST_ID: str(RowId(JOB, number, row)).encode()}
+    return record(offset, headers, orjson.dumps(body), written_ms)
+
+
+def error(
+    offset: int, row: int, *, number: int = 1, code: str = "internal_error", status: int = 500, written_ms: int = 1_000
+) -> InboundRecord:
+    body = {"error": {"message": "no", "type": "server_error", "param": None, "code": code, "status_code": status}}
+    headers = {EVENT: b"error", REQUEST_ID: str(RowId(JOB, number, row)).encode()}
+    return record(offset, headers, orjson.dumps(body), written_ms)
+
+
+def manifest(offset: int, custom_ids: list[str], first_row: int = 0) -> InboundRecord:
+    outbound = manifest_record("inference.replies", 0, JOB, first_row, custom_ids)
+    assert dict(outbound.headers)[JOB_ID] == JOB.encode()
+    return record(offset, dict(outbound.headers), outbound.value or b"")

@@ -1,0 +1,116 @@
+"""A job collected: result files that have every row once, whatever came twice, late, or not at all."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.topics.jobs.job_rig import JOB, WINDOW_MS, error, final, job, manifest, run
+from topics.jobs.board import Job
+from topics.jobs.collection import JobCollection
+from topics.jobs.journal import RowJournal
+from topics.jobs.result_files import write_results
+from topics.jobs.row_set import RowSet
+from topics.jobs.tally import SETTLE_MS
+from topics.record import InboundRecord
+
+NAMES = [f"row-{row}" for row in range(5)]
+
+
+def collect(
+    path: Path, ordered: Job, records: Sequence[InboundRecord], *, now_ms: int = 0, in_order: bool = False
+) -> tuple[list[Any], list[Any]]:
+    """Output and error lines."""
+    with RowJournal(path / "journal") as journal:
+        collection = JobCollection(ordered, journal)
+        for record in records:
+            collection.take(record)
+        collection.tally.settle(now_ms)
+        written = write_results(collection, path / "output", path / "errors", in_order=in_order)
+    output, errors = (
+        [orjson.loads(line) for line in (path / name).read_bytes().splitlines()] for name in ("output", "errors")
+    )
+    assert (len(output), len(errors)) == (written.output_lines, written.error_lines)
+    return output, errors
+
+
+def ids(lines: Sequence[Any]) -> list[str]:
+    return [line["custom_id"] for line in lines]
+
+
+def test_lines_are_openais(tmp_path: Path) -> None:
+    records = [manifest(0, NAMES), final(1, 0), error(2, 1, code="model_not_found", status=404)]
+    (done,), (refused,) = collect(tmp_path, job(5), records)
+    assert done["id"] == f"batch_req_{JOB}~1~0"
+    assert done["response"]["status_code"] == 200
+    assert done["response"]["body"]["choices"][0]["message"]["content"] == "hi"
+    assert done["error"] is None
+    assert refused["response"]["status_code"] == 404
+    assert refused["response"]["body"]["error"]["code"] == "model_not_found"
+    assert refused["error"] is None
+
+
+def test_rows_that_are_never_answered_are_named_too(tmp_path: Path) -> None:
+    records = [manifest(0, NAMES), final(1, 3)]
+    output, errors = collect(tmp_path, job(5), records, now_ms=WINDOW_MS + SETTLE_MS)
+    assert ids(output) == ["row-3"]
+    assert ids(errors) == ["row-0", "row-1", "row-2", "row-4"]
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert all(line["response"] is None for line in errors)
+
+
+def test_partial_results_leave_out_what_is_pending(tmp_path: Path) -> None:
+    output, errors = collect(tmp_path, job(5), [manifest(0, NAMES), final(1, 3)])
+    assert (ids(output), ids(errors)) == (["row-3"], [])
+
+
+@pytest.mark.parametrize(
+    ("in_order", "expected"), [(False, ["row-4", "row-0", "row-2"]), (True, ["row-0", "row-2", "row-4"])]
+)
+def test_lines_come_as_they_were_decided_or_in_the_inputs_order(
+    tmp_path: Path, in_order: bool, expected: list[str]
+) -> None:
+    records = [manifest(0, NAMES), final(1, 4), final(2, 0), final(3, 2)]
+    output, _ = collect(tmp_path, job(5), records, in_order=in_order)
+    assert ids(output) == expected
+
+
+def test_a_resumed_row_that_expires_again_does_not_show_its_first_error(tmp_path: Path) -> None:
+    again = run(2, begun_ms=200_000, rows=RowSet(5, [1]))
+    records = [manifest(0, NAMES), *(final(1 + row, row) for row in (0, 2, 3, 4)), error(9, 1)]
+    with RowJournal(tmp_path / "journal") as journal:
+        collection = JobCollection(job(5), journal)
+        for record in records:
+            collection.take(record)
+        collection.begin([run(), again])
+        collection.tally.settle(again.expires_at_ms + SETTLE_MS)
+        lines = [orjson.loads(line) for _, line in collection.lines(in_order=True)]
+    assert ids(lines) == NAMES
+    assert lines[1]["error"]["code"] == "batch_expired"
+    assert lines[1]["id"].endswith("~2~1")
+
+
+@given(data=st.data())
+def test_every_row_has_one_line_whatever_is_repeated_and_wherever_the_collector_is_killed(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Replies repeat (at least once), the journal loses its unsynced end, and the log is read again from there."""
+    path = tmp_path_factory.mktemp("killed")
+    answers = data.draw(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=15))
+    log = [manifest(0, NAMES)]
+    log += [(final if good else error)(1 + place, row) for place, (row, good) in enumerate(answers)]
+    for _ in range(data.draw(st.integers(0, 3))):
+        with RowJournal(path / "journal") as journal:
+            collection = JobCollection(job(5), journal)
+            for record in log[collection.next_offset : data.draw(st.integers(0, len(log)))]:
+                collection.take(record)
+        content = (path / "journal").read_bytes()
+        (path / "journal").write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    output, errors = collect(path, job(5), log, now_ms=WINDOW_MS + SETTLE_MS)
+    assert sorted(ids(output) + ids(errors)) == NAMES
+    first = dict(reversed(answers))
+    assert sorted(ids(output)) == sorted(f"row-{row}" for row, good in first.items() if good)

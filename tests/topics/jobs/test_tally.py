@@ -1,0 +1,110 @@
+"""Which reply decides a row."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.topics.jobs.job_rig import WINDOW_MS, error, final, run
+from topics.jobs.reply import Fate, RowReply
+from topics.jobs.row_set import RowSet
+from topics.jobs.tally import LATE_MS, SETTLE_MS, JobTally
+from topics.record import InboundRecord
+
+
+def take(tally: JobTally, record: InboundRecord) -> bool:
+    reply = RowReply.of(dict(record.headers), record.value)
+    assert reply is not None
+    return tally.take(reply, record.timestamp_ms)
+
+
+def test_the_first_reply_decides() -> None:
+    tally = JobTally(3, [run()])
+    assert take(tally, error(0, 1))
+    assert not take(tally, final(1, 1))
+    assert tally.fate_of(1) is Fate.FAILED
+
+
+def test_a_late_reply_does_not_count_and_its_row_expires() -> None:
+    tally = JobTally(2, [run()])
+    assert take(tally, final(0, 0, written_ms=WINDOW_MS + LATE_MS))
+    assert not take(tally, final(1, 1, written_ms=WINDOW_MS + LATE_MS + 1))
+    tally.settle(WINDOW_MS + SETTLE_MS - 1)
+    assert tally.fate_of(1) is Fate.PENDING
+    tally.settle(WINDOW_MS + SETTLE_MS)
+    assert tally.fate_of(1) is Fate.EXPIRED
+
+
+def test_a_worker_that_says_expired_or_cancelled_did_not_answer() -> None:
+    tally = JobTally(2, [run()])
+    take(tally, error(0, 0, code="expired", status=504))
+    take(tally, error(1, 1, code="cancelled", status=499))
+    assert (tally.fate_of(0), tally.fate_of(1)) == (Fate.EXPIRED, Fate.CANCELLED)
+
+
+def test_the_last_run_of_a_row_decides_it() -> None:
+    again = run(2, begun_ms=100_000, rows=RowSet(3, [1]))
+    tally = JobTally(3, [run(), again])
+    assert take(tally, final(0, 0))
+    assert not take(tally, error(1, 1)), "this row is run 2's now"
+    assert take(tally, final(2, 1, number=2, written_ms=110_000))
+    assert not take(tally, final(3, 2, number=2, written_ms=110_000)), "run 2 has no such row"
+    tally.settle(WINDOW_MS + SETTLE_MS)
+    assert [tally.fate_of(row) for row in range(3)] == [Fate.COMPLETED, Fate.COMPLETED, Fate.EXPIRED]
+
+
+def test_a_row_that_the_job_does_not_have_is_nobodys() -> None:
+    assert not take(JobTally(3, [run()]), final(0, 3))
+
+
+def test_a_reply_that_nobody_can_read_fails_its_row() -> None:
+    record = final(0, 0)
+    broken = InboundRecord(record.id, record.timestamp_ms, None, b"{", record.headers)
+    tally = JobTally(1, [run()])
+    assert take(tally, broken)
+    assert tally.fate_of(0) is Fate.FAILED
+
+
+def test_usage_counts_each_row_once() -> None:
+    tally = JobTally(2, [run()])
+    for record in (final(0, 0), final(1, 0), final(2, 1)):
+        take(tally, record)
+    usage = tally.statistics().usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (6, 4, 2)
+
+
+REPLIES = st.lists(
+    st.builds(
+        lambda row, number, good, written_ms: (final if good else error)(0, row, number=number, written_ms=written_ms),
+        row=st.integers(0, 6),
+        number=st.integers(1, 3),
+        good=st.booleans(),
+        written_ms=st.integers(0, 2 * WINDOW_MS),
+    ),
+    max_size=40,
+)
+RERUNS = st.lists(st.sets(st.integers(0, 4)), max_size=2)
+
+
+@given(replies=REPLIES, reruns=RERUNS)
+def test_fates_add_up_and_do_not_depend_on_when_runs_are_learnt_of(
+    replies: list[InboundRecord], reruns: list[set[int]]
+) -> None:
+    """A collector that learns of the runs one by one decides like one that reads everything afterwards."""
+    runs = [run(), *(run(number, begun_ms=0, rows=RowSet(5, rows)) for number, rows in enumerate(reruns, start=2))]
+    at_once, in_turn = JobTally(5, runs), JobTally(5, runs[:1])
+    for reply in replies:
+        take(at_once, reply)
+    for reply in replies:
+        parsed = RowReply.of(dict(reply.headers), reply.value)
+        assert parsed is not None
+        while in_turn.last_run < min(parsed.id.run, len(runs)):
+            in_turn.begin(runs[in_turn.last_run])
+        take(in_turn, reply)
+    for later in runs[in_turn.last_run :]:
+        in_turn.begin(later)
+    for tally in (at_once, in_turn):
+        tally.settle(WINDOW_MS + SETTLE_MS)
+        tally.check_integrity()
+        assert Fate.PENDING not in {tally.fate_of(row) for row in range(5)}
+    replied_early = {row for rows in reruns for row in rows}
+    for row in set(range(5)) - replied_early:
+        assert at_once.fate_of(row) is in_turn.fate_of(row)

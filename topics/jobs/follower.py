@@ -1,0 +1,112 @@
+"""Following the replies to jobs: one partition of the reply topic, read for all jobs that have theirs there.
+
+Knows which record is whose. Does not know what it means (`topics.jobs.collection`) or who asks.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from topics.catalogue import Catalogue
+from topics.headers import REQUEST_ID
+from topics.jobs.board import BEAT_S, Job, JobBoard
+from topics.jobs.collection import JobCollection
+from topics.jobs.records import JobMemo, Usage
+from topics.jobs.state import Standing, standing_of_memo
+from topics.kafka_settings import KafkaSettings
+from topics.partition_reader import PartitionReader
+
+__all__ = ["ReplyFollower", "now_ms", "standings"]
+
+
+class ReplyFollower:
+    """An async context manager. `add` jobs; each `update` brings their collections up to date."""
+
+    def __init__(self, settings: KafkaSettings, catalogue: Catalogue, partition: int) -> None:
+        self._reader = PartitionReader(settings, catalogue.replies, partition, read_committed=True)
+        self._collections: dict[str, JobCollection] = {}
+
+    async def __aenter__(self) -> Self:
+        """Raises `KafkaUnavailableError`."""
+        await self._reader.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._reader.__aexit__(kind, error, trace)
+
+    @property
+    def collections(self) -> Mapping[str, JobCollection]:
+        return self._collections
+
+    def add(self, collection: JobCollection) -> None:
+        """Its partition must be this one."""
+        self._collections[collection.job_id] = collection
+
+    def remove(self, job_id: str) -> None:
+        del self._collections[job_id]
+
+    async def update(self) -> None:
+        """Take in all that is there now, durably where there are journals.
+
+        Raises `KafkaUnavailableError`, `OSError`.
+        """
+        if not self._collections:
+            return
+        asked_ms = now_ms()
+        start = min(collection.next_offset for collection in self._collections.values())
+        if start != self._reader.position:
+            await self._reader.seek(start)
+        async for records in self._reader.read_to_end():
+            for record in records:
+                request_id = dict(record.headers).get(REQUEST_ID, b"")
+                owner = self._collections.get(request_id.partition(b"~")[0].decode(errors="replace"))
+                if owner is not None:
+                    owner.take(record)
+            for collection in self._collections.values():
+                collection.passed(self._reader.position)
+            await asyncio.to_thread(self._sync)
+        for collection in self._collections.values():
+            collection.passed(self._reader.position)
+            collection.tally.settle(asked_ms)
+
+    def _sync(self) -> None:
+        for collection in self._collections.values():
+            collection.sync()
+
+
+async def standings(
+    settings: KafkaSettings, catalogue: Catalogue, board: JobBoard, jobs: Iterable[Job]
+) -> dict[str, Standing]:
+    """How far these jobs have come: from their memos where somebody keeps them, else counted from the replies."""
+    found: dict[str, Standing] = {}
+    to_count: dict[int, list[Job]] = {}
+    for job in jobs:
+        total, run, memo = job.order.rows or 0, job.last_run, job.memo
+        if run is None:
+            found[job.order.job_id] = Standing(total, 0, 0, 0, 0, Usage(), None, None)
+        elif memo is not None and memo.run == run.run and (job.ended or _is_kept(job, memo, board)):
+            found[job.order.job_id] = standing_of_memo(total, memo)
+        else:
+            to_count.setdefault(job.order.reply_partition, []).append(job)
+    for partition, counted in to_count.items():
+        async with ReplyFollower(settings, catalogue, partition) as follower:
+            for job in counted:
+                follower.add(JobCollection(job, None))
+            await follower.update()
+            found.update({name: collection.standing() for name, collection in follower.collections.items()})
+    return found
+
+
+def _is_kept(job: Job, memo: JobMemo, board: JobBoard) -> bool:
+    """Whether somebody sees to it that the memo is up to date."""
+    now = now_ms()
+    return now - memo.written_at_ms <= 5_000 * BEAT_S or board.collector_of(job.order.reply_partition, now) is not None
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

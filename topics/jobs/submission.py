@@ -1,0 +1,312 @@
+"""Ordering a job: check the input, write the order, send the rows; or go on where another process broke off.
+
+Knows the order of these steps and what each leaves behind in `inference.jobs`. Does not know arguments or terminals.
+
+Submitting is idempotent: the run's record has a watermark (every row below it is on the broker) and, for each partition
+of the request topic, an offset before which no later row stands. Whoever goes on reads the request topic from there and
+leaves out the rows that it finds. Two processes that submit the same job at once: the later one takes over, and the
+former stops at its next stretch.
+
+Not by a transaction over rows and watermark: a client that is killed would leave it open, and for ten seconds nobody's
+requests behind it in the topic could be read.
+"""
+
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from topics.admin import KafkaAdmin
+from topics.catalogue import Catalogue
+from topics.headers import REQUEST_ID
+from topics.jobs.board import Job, JobBoard
+from topics.jobs.follower import now_ms
+from topics.jobs.input_file import InputFile
+from topics.jobs.records import JobOrder, JobRun, OrderProblem, Priority, RunKind
+from topics.jobs.row_ids import RowId, reply_partition_of
+from topics.jobs.row_sender import RowSender, SendProgress
+from topics.jobs.row_set import RowSet
+from topics.jobs.rows import MAX_ROWS, BatchRow, RowChecker, RowProblem
+from topics.kafka_settings import KafkaSettings
+from topics.partition_reader import PartitionReader, end_offsets
+
+__all__ = [
+    "InvalidInputError",
+    "JobConflictError",
+    "JobTakenOverError",
+    "OrderForm",
+    "Submission",
+    "check_input",
+    "retention_warnings",
+]
+
+_KEPT_PROBLEMS = 100
+_REPORT_ROWS = 1_000
+
+
+class InvalidInputError(Exception):
+    """The input has rows that can't be sent. `problems` are the first of `count`."""
+
+    def __init__(self, problems: list[RowProblem], count: int, rows: int) -> None:
+        self.problems = problems
+        self.count = count
+        self.rows = rows
+        super().__init__(f"{count:,} of {rows:,} rows can't be sent")
+
+
+class JobConflictError(Exception):
+    """The job exists already, with another input or another order; or can't do what is asked of it now."""
+
+
+class JobTakenOverError(Exception):
+    """Another process goes on with this job's sending."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderForm:
+    """What a job is ordered with."""
+
+    job_id: str
+    priority: Priority
+    tenant: str | None
+    weight: int
+    completion_window_s: int
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedInput:
+    rows: int
+    endpoint: str | None
+    problems: list[RowProblem]
+    """The first hundred."""
+    problem_count: int
+    body_bytes: int
+    requested_tokens: int
+    unlimited_rows: int
+    good: RowSet
+
+
+def check_input(file: InputFile, on_rows: Callable[[int], None] = lambda _: None) -> CheckedInput:
+    """Check every row (blocks; memory does not grow with the bodies). `on_rows` is told how many are done.
+
+    Raises `TooManyRowsError`, `OSError`.
+    """
+    checker = RowChecker()
+    problems: list[RowProblem] = []
+    count = 0
+    good = RowSet(MAX_ROWS)
+    for row in checker.check_all(file.lines()):
+        if isinstance(row, RowProblem):
+            count += 1
+            if count <= _KEPT_PROBLEMS:
+                problems.append(row)
+        else:
+            good.add(row.row)
+        if checker.rows % _REPORT_ROWS == 0:
+            on_rows(checker.rows)
+    on_rows(checker.rows)
+    return CheckedInput(
+        rows=checker.rows,
+        endpoint=checker.endpoint,
+        problems=problems,
+        problem_count=count,
+        body_bytes=checker.body_bytes,
+        requested_tokens=checker.requested_tokens,
+        unlimited_rows=checker.unlimited_rows,
+        good=good,
+    )
+
+
+async def retention_warnings(
+    admin: KafkaAdmin, catalogue: Catalogue, priority: str, completion_window_s: int
+) -> list[str]:
+    """What would be deleted before the job's window closes. Raises `AdminError`."""
+    topics = (catalogue.requests(priority), catalogue.replies)
+    warnings = []
+    for topic, configs in (await admin.topic_configs(topics)).items():
+        retention_ms = int(configs.get("retention.ms", -1))
+        if 0 <= retention_ms < completion_window_s * 1000:
+            what = "replies" if topic == catalogue.replies else "rows that wait"
+            warnings.append(
+                f"the topic {topic} keeps records for {retention_ms / 3_600_000:g} h, the job's window is "
+                f"{completion_window_s / 3600:g} h: {what} may be deleted before it ends; collect the results sooner, "
+                f"or raise retention.ms"
+            )
+    return warnings
+
+
+class Submission:
+    """One process's work on the sending of one job."""
+
+    def __init__(self, settings: KafkaSettings, catalogue: Catalogue, board: JobBoard) -> None:
+        self._settings = settings
+        self._catalogue = catalogue
+        self._board = board
+        self._submitter = uuid.uuid4().hex
+        self._good = RowSet(0)
+        """Rows that this process has checked."""
+
+    async def order(
+        self,
+        form: OrderForm,
+        file: InputFile,
+        check: Callable[[], Awaitable[CheckedInput]],
+        *,
+        skip_invalid: bool,
+    ) -> Job:
+        """The job, its input checked, its first run begun; or as it stands, if it was ordered before.
+
+        Raises `InvalidInputError` (the job is then written as failed), `JobConflictError`, `KafkaUnavailableError`.
+        """
+        await self._board.refresh()
+        job = self._board.jobs.get(form.job_id)
+        if job is not None and not job.order.problem_count:
+            self._must_match(job.order, form, file)
+        if job is None or job.order.problem_count:
+            partition = reply_partition_of(form.job_id, self._board.reply_partitions)
+            await self._board.write(
+                JobOrder(
+                    job_id=form.job_id,
+                    priority=form.priority,
+                    tenant=form.tenant,
+                    weight=form.weight,
+                    completion_window_s=form.completion_window_s,
+                    metadata=form.metadata,
+                    created_at_ms=now_ms(),
+                    input_name=file.name,
+                    input_fingerprint=file.fingerprint,
+                    input_bytes=file.size_bytes,
+                    reply_partition=partition,
+                    reply_offset=(await end_offsets(self._settings, self._catalogue.replies, [partition]))[partition],
+                )
+            )
+        job = self._board.jobs[form.job_id]
+        if not job.runs:
+            await self._check(job, check, skip_invalid=skip_invalid)
+            await self.begin(job, "submit", None, form.completion_window_s)
+        return self._board.jobs[form.job_id]
+
+    def _must_match(self, order: JobOrder, form: OrderForm, file: InputFile) -> None:
+        if order.input_fingerprint != file.fingerprint:
+            raise JobConflictError(
+                f"the job {form.job_id} exists, with another input ({order.input_name}): give another --job-id"
+            )
+        ordered = (order.priority, order.tenant, order.weight, order.metadata, order.completion_window_s)
+        if ordered != (form.priority, form.tenant, form.weight, form.metadata, form.completion_window_s):
+            raise JobConflictError(
+                f"the job {form.job_id} exists, ordered with another class, tenant, weight, window or metadata: give "
+                "another --job-id to run the input once more"
+            )
+
+    async def _check(self, job: Job, check: Callable[[], Awaitable[CheckedInput]], *, skip_invalid: bool) -> None:
+        checked = await check()
+        self._good = checked.good
+        update = {
+            "endpoint": checked.endpoint or "",
+            "rows": checked.rows,
+            "invalid_rows": checked.problem_count,
+        }
+        refused = checked.problem_count > 0 and not skip_invalid
+        if refused:
+            update["problem_count"] = checked.problem_count
+            update["problems"] = tuple(
+                OrderProblem(code=problem.code, line=problem.line, message=problem.message, param=problem.param)
+                for problem in checked.problems
+            )
+        await self._board.write(job.order.model_copy(update=update))
+        if refused:
+            raise InvalidInputError(checked.problems, checked.problem_count, checked.rows)
+
+    async def begin(self, job: Job, kind: RunKind, rows: RowSet | None, completion_window_s: int) -> JobRun:
+        """Write the job's next run, of which nothing is sent yet."""
+        topic, begun_ms = self._catalogue.requests(job.order.priority), now_ms()
+        run = JobRun(
+            job_id=job.order.job_id,
+            run=max(job.runs, default=0) + 1,
+            kind=kind,
+            created_at_ms=begun_ms,
+            expires_at_ms=begun_ms + 1000 * completion_window_s,
+            rows=None if rows is None else rows.encode(),
+            submitter=self._submitter,
+            request_offsets=await end_offsets(self._settings, topic, range(self._board.request_partitions[topic])),
+        )
+        await self._board.write(run)
+        return run
+
+    async def send(self, job: Job, file: InputFile, on_rows: Callable[[int], None] = lambda _: None) -> int:
+        """Send what the job's last run has not sent yet, and return how many rows that were.
+
+        `on_rows` is told how many rows of the run are on the broker. Raises `JobTakenOverError`, `SendingBrokeError`,
+        `KafkaUnavailableError`, `RecordRefusedError`.
+        """
+        run = job.last_run
+        assert run is not None
+        assert job.order.rows is not None
+        if run.sent_at_ms is not None:
+            return 0
+        selected = None if run.rows is None else RowSet.decode(job.order.rows, run.rows)
+        found = RowSet(job.order.rows)
+        if run.submitter != self._submitter:
+            run = await self._take_over(run)
+            found = await self._find_sent(job, run)
+        watermark = run.sent_rows
+        before = watermark if selected is None else sum(row < watermark for row in selected)
+        before += len(found)
+
+        def wanted(row: int) -> bool:
+            return row >= watermark and row not in found and (selected is None or row in selected)
+
+        sent = 0
+
+        async def on_progress(progress: SendProgress) -> None:
+            nonlocal run, sent
+            sent = progress.rows
+            on_rows(before + sent)
+            assert run is not None
+            update = {"sent_rows": progress.sent_rows, "request_offsets": progress.request_offsets}
+            run = await self._advance(run, update)
+
+        topic = self._catalogue.requests(job.order.priority)
+        async with RowSender(
+            self._settings,
+            job.order,
+            run,
+            request_topic=topic,
+            request_partitions=self._board.request_partitions[topic],
+            reply_topic=self._catalogue.replies,
+        ) as sender:
+            await sender.send(self._rows(file), wanted, on_progress)
+        await self._advance(run, {"sent_rows": job.order.rows, "sent_at_ms": now_ms()})
+        return sent
+
+    def _rows(self, file: InputFile) -> Iterator[BatchRow | RowProblem]:
+        return RowChecker().check_all(file.lines(), self._good)
+
+    async def _take_over(self, run: JobRun) -> JobRun:
+        taken = run.model_copy(update={"submitter": self._submitter})
+        await self._board.write(taken)
+        return taken
+
+    async def _advance(self, run: JobRun, update: dict[str, object]) -> JobRun:
+        await self._board.refresh()
+        standing = self._board.jobs[run.job_id].runs[run.run]
+        if standing.submitter != self._submitter:
+            raise JobTakenOverError(f"another process goes on with sending {run.job_id}: this one stops")
+        advanced = run.model_copy(update=update)
+        await self._board.write(advanced)
+        return advanced
+
+    async def _find_sent(self, job: Job, run: JobRun) -> RowSet:
+        """Rows behind the watermark that are on the broker all the same."""
+        assert job.order.rows is not None
+        found = RowSet(job.order.rows)
+        topic = self._catalogue.requests(job.order.priority)
+        for partition, offset in run.request_offsets.items():
+            async with PartitionReader(self._settings, topic, partition, read_committed=False) as reader:
+                await reader.seek(offset)
+                async for records in reader.read_to_end():
+                    for record in records:
+                        row_id = RowId.parse(dict(record.headers).get(REQUEST_ID, b"").decode(errors="replace"))
+                        if row_id is not None and row_id[:2] == (run.job_id, run.run) and row_id.row < found.total:
+                            found.add(row_id.row)
+        return found

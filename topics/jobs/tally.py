@@ -1,0 +1,134 @@
+"""Which reply decides a row: pure, synchronous, time is an argument.
+
+Knows rows, runs and their windows. Does not know Kafka or files. Feeding it the replies of a job in the order of their
+partition, however often it is begun anew, always gives the same fates:
+
+- The last run that a row takes part in decides it; of that run's replies the first one that came in time.
+- In time is what was written no later than `LATE_MS` after the run's window closed. A row that was running then may
+  still end; what comes later is too late, or a result that was handed out could change.
+- A row without a reply in time is expired. That is known `SETTLE_MS` after the window has closed: by then nothing can
+  appear any more that was written in time, not even out of a transaction that was left open (they end after 10 s).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from topics.jobs.records import JobRun, Usage
+from topics.jobs.reply import Fate, RowReply
+from topics.jobs.row_set import RowSet
+
+__all__ = ["LATE_MS", "SETTLE_MS", "JobTally", "Tallied"]
+
+LATE_MS = 5_000
+SETTLE_MS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """What is known of a job's rows."""
+
+    run: int
+    pending: int
+    completed: int
+    failed: int
+    expired: int
+    cancelled: int
+    usage: Usage
+    model: str | None
+    last_reply_ms: int | None
+    """When the newest deciding reply was written."""
+
+
+class JobTally:
+    """Fates of `rows` rows. A few bytes a row."""
+
+    def __init__(self, rows: int, runs: Iterable[JobRun]) -> None:
+        self._rows = rows
+        self._fates = bytearray(rows)
+        self._run_of = bytearray(rows)
+        self._cut_ms: dict[int, int] = {}
+        """Run → until when its replies count."""
+        self._counts = [rows, *(0 for _ in list(Fate)[1:])]
+        self._prompt_tokens = self._completion_tokens = self._cached_tokens = 0
+        self._model: str | None = None
+        self._last_reply_ms: int | None = None
+        self._last_run = 0
+        for run in sorted(runs, key=lambda run: run.run):
+            self.begin(run)
+
+    @property
+    def last_run(self) -> int:
+        return self._last_run
+
+    def begin(self, run: JobRun) -> None:
+        """The job's next run: what it sends again is open again; other rows still are to their own run's replies."""
+        assert run.run > self._last_run
+        self._last_run = run.run
+        self._cut_ms[run.run] = run.expires_at_ms + LATE_MS
+        for row in range(self._rows) if run.rows is None else RowSet.decode(self._rows, run.rows):
+            self._decide(row, Fate.PENDING)
+            self._run_of[row] = run.run
+
+    def take(self, reply: RowReply, written_ms: int) -> bool:
+        """Whether this reply decides its row."""
+        row, run = reply.id.row, reply.id.run
+        if (
+            row >= self._rows
+            or self._run_of[row] != run
+            or self._fates[row] != Fate.PENDING.value
+            or written_ms > self._cut_ms[run]
+        ):
+            return False
+        self._decide(row, reply.fate)
+        self._prompt_tokens += reply.usage.prompt_tokens
+        self._completion_tokens += reply.usage.completion_tokens
+        self._cached_tokens += reply.usage.cached_tokens
+        self._model = self._model or reply.model
+        self._last_reply_ms = max(written_ms, self._last_reply_ms or 0)
+        return True
+
+    def settle(self, now_ms: int) -> None:
+        """Everything that was written by `now_ms` has been taken: rows whose window has closed are expired."""
+        closed = {run for run, cut_ms in self._cut_ms.items() if now_ms >= cut_ms - LATE_MS + SETTLE_MS}
+        if closed and self._counts[Fate.PENDING.value]:
+            for row in self.in_fate(Fate.PENDING):
+                if self._run_of[row] in closed:
+                    self._decide(row, Fate.EXPIRED)
+
+    def fate_of(self, row: int) -> Fate:
+        return Fate(self._fates[row])
+
+    def run_of(self, row: int) -> int:
+        """The last run that the row takes part in."""
+        return self._run_of[row]
+
+    def in_fate(self, *fates: Fate) -> list[int]:
+        wanted = {fate.value for fate in fates}
+        return [row for row, fate in enumerate(self._fates) if fate in wanted]
+
+    def statistics(self) -> Tallied:
+        pending, completed, failed, expired, cancelled = self._counts
+        return Tallied(
+            run=self._last_run,
+            pending=pending,
+            completed=completed,
+            failed=failed,
+            expired=expired,
+            cancelled=cancelled,
+            usage=Usage(
+                prompt_tokens=self._prompt_tokens,
+                completion_tokens=self._completion_tokens,
+                cached_tokens=self._cached_tokens,
+            ),
+            model=self._model,
+            last_reply_ms=self._last_reply_ms,
+        )
+
+    def check_integrity(self) -> None:
+        assert self._counts == [self._fates.count(fate.value) for fate in Fate], f"{self._counts = }"
+
+    def _decide(self, row: int, fate: Fate) -> None:
+        """The one place where a fate changes."""
+        self._counts[self._fates[row]] -= 1
+        self._counts[fate.value] += 1
+        self._fates[row] = fate.value

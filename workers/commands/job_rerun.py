@@ -1,0 +1,115 @@
+"""Running some rows of an ended job again: what `resume` and `retry` share.
+
+Knows which rows each of them means. Not a command itself.
+
+The rows' bodies are not kept in Kafka for ever, so the input is read again; it must be the same.
+"""
+
+import argparse
+import asyncio
+
+from rich.console import Console
+
+from topics.jobs.board import Job
+from topics.jobs.collection import JobCollection
+from topics.jobs.follower import ReplyFollower
+from topics.jobs.input_file import InputFile, open_input
+from topics.jobs.records import RunKind
+from topics.jobs.reply import Fate
+from topics.jobs.row_set import RowSet
+from topics.jobs.submission import Submission
+from workers.cli import UsageError
+from workers.commands.connection import add_kafka_arguments
+from workers.commands.job_bars import progress, stderr
+from workers.commands.job_connection import JobDesk, duration_s, explained_jobs, job_desk, known_job
+from workers.commands.job_input import add_table_arguments, checked_input, row_template
+from workers.commands.job_sending import add_waiting_arguments, check_waiting, send_rows, wait_and_tell
+
+__all__ = ["add_rerun_arguments", "rerun"]
+
+_FATES: dict[RunKind, tuple[Fate, ...]] = {
+    "resume": (Fate.EXPIRED, Fate.CANCELLED),
+    "retry": (Fate.FAILED,),
+}
+
+
+def add_rerun_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kafka_arguments(parser)
+    parser.add_argument("job", help="its id, as `headrace submit` printed it")
+    parser.add_argument("--input", metavar="FILE", help="where the job's input is now (where it was)")
+    parser.add_argument("--completion-window", type=duration_s, metavar="24h", help="from now (as it was ordered)")
+    add_waiting_arguments(parser)
+    add_table_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="with --wait, print the batch object as JSON")
+
+
+def rerun(arguments: argparse.Namespace, kind: RunKind) -> int:
+    check_waiting(arguments)
+    with explained_jobs():
+        return asyncio.run(_rerun(arguments, kind, stderr()))
+
+
+async def _rerun(arguments: argparse.Namespace, kind: RunKind, console: Console) -> int:
+    async with job_desk(arguments, kind) as desk:
+        job = known_job(desk.board, arguments.job)
+        rows = None if _broke_off(job, kind) else await _rows_in(desk, job, kind)
+        location = arguments.input or job.order.input_name
+        if location == "-" and arguments.input is None:
+            raise UsageError(f"{arguments.job} was read from standard input: give its input again with --input")
+        with open_input(location, row_template(arguments)) as file:
+            if file.fingerprint != job.order.input_fingerprint:
+                raise UsageError(f"{location} is not the input of {arguments.job} (any more): give it with --input")
+            job = await _send(arguments, desk, job, kind, rows, file, console)
+        return await wait_and_tell(arguments, desk, job, console) if arguments.wait else 0
+
+
+def _broke_off(job: Job, kind: RunKind) -> bool:
+    """Whether the sending of just such a run was broken off, and is to be gone on with. Raises `UsageError`."""
+    run = job.last_run
+    if run is None:
+        raise UsageError(f"nothing of {job.order.job_id} was sent: use `headrace submit`")
+    if run.sent_at_ms is None and run.kind != kind:
+        raise UsageError(f"the sending of {job.order.job_id} was broken off: go on with `headrace {run.kind}`")
+    return run.sent_at_ms is None
+
+
+async def _rows_in(desk: JobDesk, job: Job, kind: RunKind) -> list[int]:
+    """The rows to run again. Raises `UsageError` where there are none, or the job hasn't ended."""
+    async with ReplyFollower(desk.settings, desk.catalogue, job.order.reply_partition) as follower:
+        collection = JobCollection(job, None)
+        follower.add(collection)
+        await follower.update()
+    standing = collection.standing()
+    if standing.pending:
+        raise UsageError(f"{standing.pending:,} rows of {job.order.job_id} are still to come: wait until it has ended")
+    rows = collection.tally.in_fate(*_FATES[kind])
+    if not rows:
+        raise UsageError(
+            f"{job.order.job_id} has nothing to {kind}: {standing.completed:,} done, {standing.failed:,} failed, "
+            f"{standing.expired:,} expired, {standing.cancelled:,} cancelled"
+        )
+    return rows
+
+
+async def _send(
+    arguments: argparse.Namespace,
+    desk: JobDesk,
+    job: Job,
+    kind: RunKind,
+    rows: list[int] | None,
+    file: InputFile,
+    console: Console,
+) -> Job:
+    submission = Submission(desk.settings, desk.catalogue, desk.board)
+    with progress(console) as bars:
+        if rows is not None:
+            checked = await checked_input(file, bars)
+            # Rows that were refused at submission can't be sent this time either.
+            again = RowSet(checked.rows, (row for row in rows if row in checked.good))
+            if not len(again):
+                raise UsageError(f"the {len(rows):,} failed rows of {job.order.job_id} are invalid: correct the input")
+            window_s = arguments.completion_window or job.order.completion_window_s
+            await submission.begin(job, kind, again, window_s)
+        sent = await send_rows(submission, desk.board.jobs[job.order.job_id], file, bars)
+    console.print(f"{job.order.job_id}: {sent:,} rows sent", soft_wrap=True)
+    return desk.board.jobs[job.order.job_id]

@@ -1,0 +1,63 @@
+"""Sending the rows of a job and waiting for its end, with bars: what `submit`, `resume` and `retry` share.
+
+Not a command itself.
+"""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from topics.jobs.board import Job
+from topics.jobs.input_file import InputFile
+from topics.jobs.row_set import RowSet
+from topics.jobs.state import batch_object
+from topics.jobs.submission import Submission
+from workers.cli import UsageError
+from workers.commands.job_bars import answered_bar, progress
+from workers.commands.job_connection import JobDesk
+from workers.commands.job_view import print_json, summary
+from workers.commands.job_waiting import wait_for_job
+
+__all__ = ["add_waiting_arguments", "check_waiting", "send_rows", "wait_and_tell"]
+
+
+def add_waiting_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wait", action="store_true", help="until every row is answered")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="of the answered rows (with --wait)")
+    parser.add_argument("--errors", type=Path, metavar="FILE", help="of the others (with --wait)")
+    parser.add_argument("--in-order", action="store_true", help="files in the order of the input")
+
+
+def check_waiting(arguments: argparse.Namespace) -> None:
+    """Raises `UsageError`."""
+    if (arguments.output or arguments.errors or arguments.in_order) and not arguments.wait:
+        raise UsageError("--output, --errors and --in-order need --wait; `headrace results` writes files later")
+
+
+async def send_rows(submission: Submission, job: Job, file: InputFile, bars: Progress) -> int:
+    assert job.order.rows is not None
+    run = job.last_run
+    assert run is not None
+    again = None if run.rows is None else RowSet.decode(job.order.rows, run.rows)
+    bar = bars.add_task("sending", total=job.order.rows - job.order.invalid_rows if again is None else len(again))
+    return await submission.send(job, file, lambda rows: bars.update(bar, completed=rows))
+
+
+async def wait_and_tell(arguments: argparse.Namespace, desk: JobDesk, job: Job, console: Console) -> int:
+    with progress(console) as bars:
+        standing = await wait_for_job(
+            desk,
+            job,
+            answered_bar(bars),
+            output=arguments.output,
+            errors=arguments.errors,
+            in_order=arguments.in_order,
+        )
+    job = desk.board.jobs[job.order.job_id]
+    if arguments.json:
+        print_json(batch_object(job, standing))
+    else:
+        print(summary(job, standing))
+    return 0 if standing.completed == standing.total else 1
