@@ -41,6 +41,8 @@ class TrackerMachine(RuleBasedStateMachine):
         else:
             offset = max([self.position, *(known + 1 for known in self.log)]) + hole
             self.log.append(offset)
+        # What was compacted away never comes again.
+        self.log = [known for known in self.log if not self.position <= known < offset]
         refusal = self.tracker.insert(self.epoch, offset)
         if not self.started:
             assert refusal is OffsetRefusal.STALE_EPOCH
