@@ -63,11 +63,15 @@ class KVStorage:
         """A view, [num_blocks, *block_shape]."""
         return self.blocks[:, layer, 1]
 
-    def scrub(self, block_ids: Sequence[int]) -> None:
-        """Make what these blocks hold finite: after a step whose values were not."""
-        if block_ids:
-            ids = torch.tensor(block_ids, dtype=torch.long, device=self.blocks.device)
-            self.blocks[ids] = torch.nan_to_num(self.blocks[ids], nan=0.0, posinf=0.0, neginf=0.0)
+    def scrub(self, block_ids: Sequence[int]) -> list[int]:
+        """Make what these blocks hold finite, after a step whose values were not; those of them that it was not in."""
+        if not block_ids:
+            return []
+        ids = torch.tensor(block_ids, dtype=torch.long, device=self.blocks.device)
+        content = self.blocks[ids]
+        finite: list[bool] = content.isfinite().flatten(1).all(1).tolist()
+        self.blocks[ids] = torch.nan_to_num(content, nan=0.0, posinf=0.0, neginf=0.0)
+        return [block for block, whole in zip(block_ids, finite, strict=True) if not whole]
 
     def statistics(self) -> KVStorageStatistics:
         block_bytes = self.layers * 2 * prod(self.block_shape) * self.blocks.element_size()

@@ -17,7 +17,9 @@ between fronts, or a batch request that waited for blocks would take those that 
 
 from kvcache.manager import KVCacheManager
 from scheduling.claims import Claims
+from scheduling.cost import CostModel
 from scheduling.index import Index
+from scheduling.ledger import Cause
 from scheduling.limits import BatchLimits
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Qdisc, Room
@@ -40,6 +42,7 @@ class Admission:
         running: RunningSet,
         claims: Claims,
         window: StagingWindow,
+        cost: CostModel,
         strict_classes: frozenset[PriorityClass],
     ) -> None:
         self._qdisc = qdisc
@@ -49,6 +52,7 @@ class Admission:
         self._running = running
         self._claims = claims
         self._window = window
+        self._cost = cost
         self._strict_classes = strict_classes
         self._first_admissions = 0
         self._readmissions = 0
@@ -73,35 +77,37 @@ class Admission:
                 continue
             if strict_only and not strict:
                 break
-            self._admit_fronts(strict, budget, may_dispatch, admitted)
+            self._admit_fronts(strict, budget, now, may_dispatch, admitted)
             if may_dispatch:
                 self._admit_newcomers(strict, budget, now, admitted)
         return tuple(admitted)
 
     # --- in which order -------------------------------------------------------------------------------------------
 
-    def _admit_fronts(self, strict: bool, budget: StepBudget, may_dispatch: bool, admitted: list[int]) -> None:
+    def _admit_fronts(
+        self, strict: bool, budget: StepBudget, now: float, may_dispatch: bool, admitted: list[int]
+    ) -> None:
         claims = self._claims
         for priority in claims.waiting(with_claimed=may_dispatch):
             if (priority in self._strict_classes) != strict:
                 continue
             while (sequence := claims.first_preempted(priority)) is not None:
-                if not claims.may_go(priority, may_dispatch) or not self._enter(sequence, budget):
+                if not claims.may_go(priority, may_dispatch) or not self._enter(sequence, budget, now):
                     break
                 claims.drop_preempted(sequence)
                 self._readmissions += 1
                 admitted.append(sequence.row)
             if may_dispatch and sequence is None:
-                self._admit_claimed(priority, budget, admitted)
+                self._admit_claimed(priority, budget, now, admitted)
 
-    def _admit_claimed(self, priority: PriorityClass, budget: StepBudget, admitted: list[int]) -> None:
+    def _admit_claimed(self, priority: PriorityClass, budget: StepBudget, now: float, admitted: list[int]) -> None:
         """The first that has its tokens and does not fit is the reserved head: nobody behind it goes."""
         claims = self._claims
         claims.set_short_of_room(priority, False)
         for row in claims.claimed_by(priority):
             if not self._window.is_staged(row):
                 continue
-            if not claims.may_go(priority) or not self._enter_claimed(row, priority, budget):
+            if not claims.may_go(priority) or not self._enter_claimed(row, priority, budget, now):
                 claims.set_short_of_room(priority, True)
                 return
             claims.drop_claimed(priority, row)
@@ -121,7 +127,7 @@ class Admission:
             priority = self._index.service_of(row)
             assert room.admits(priority), f"the discipline gave row {row} of {priority!r}, which has no room"
             self._index.move(row, RequestState.CLAIMED)
-            if self._enter_claimed(row, priority, budget):
+            if self._enter_claimed(row, priority, budget, now):
                 admitted.append(row)
             else:
                 self._claims.claim(priority, row)
@@ -141,7 +147,7 @@ class Admission:
 
     # --- the act --------------------------------------------------------------------------------------------------
 
-    def _enter_claimed(self, row: int, priority: PriorityClass, budget: StepBudget) -> bool:
+    def _enter_claimed(self, row: int, priority: PriorityClass, budget: StepBudget, now: float) -> bool:
         if not self._window.is_staged(row):
             return False
         sequence = RunningSequence(
@@ -152,15 +158,17 @@ class Admission:
             prompt_tokens=self._index.prompt_tokens[row],
             max_output_tokens=self._window.output_limit(row),
             predicted_output_tokens=self._index.output_tokens[row],
+            block_names=self._window.block_names(row),
         )
-        if not self._enter(sequence, budget):
+        if not self._enter(sequence, budget, now):
             return False
+        self._charge_true_prompt(sequence, now)
         self._first_admissions += 1
         self._window.leave(row)
         self._index.move(row, RequestState.PREFILL)
         return True
 
-    def _enter(self, sequence: RunningSequence, budget: StepBudget) -> bool:
+    def _enter(self, sequence: RunningSequence, budget: StepBudget, now: float) -> bool:
         """Slot, blocks and room in the step: all, or False and nothing has changed."""
         if self._free_slots(sequence.strict) <= 0 or not budget.has_room(sequence.strict):
             return False
@@ -173,6 +181,7 @@ class Admission:
             sequence.known_tokens,
             owner_class=sequence.service,
             predicted_tokens=min(expected, self._limits.context_tokens),
+            names=sequence.block_names,
         )
         if allocation is None:
             return False
@@ -181,3 +190,11 @@ class Admission:
         budget.take(sequence)
         self._claims.admitted(sequence.service)
         return True
+
+    def _charge_true_prompt(self, sequence: RunningSequence, now: float) -> None:
+        """The discipline charged what was found in the prefix cache at staging; by now it may be more, or gone."""
+        row, index = sequence.row, self._index
+        if sequence.computed_tokens != index.cached_tokens[row]:
+            charged = self._cost.prompt_of(index, row)
+            index.set_tokens(row, prompt_tokens=sequence.prompt_tokens, cached_tokens=sequence.computed_tokens)
+            self._qdisc.charge(row, self._cost.prompt_of(index, row) - charged, now, Cause.PROMPT)

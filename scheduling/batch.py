@@ -68,6 +68,8 @@ class BatchStatistics:
     preemptions: int
     lost_tokens: int
     """Computed and given up by preemption."""
+    recomputed_tokens: int
+    """Computed once more for it: the others were found in the prefix cache or swapped in, or not needed any more."""
     expired: int
     impossible: int
     step_time: StepTimeStatistics
@@ -113,6 +115,7 @@ class BatchScheduler:
             running=self._running,
             claims=self._claims,
             window=self._window,
+            cost=cost,
             strict_classes=strict_classes,
         )
         self._plan: StepPlan | None = None
@@ -122,7 +125,7 @@ class BatchScheduler:
         self._impossible: list[int] = []
         self._may_dispatch = True
         self._steps = self._prefill_tokens = self._decode_tokens = 0
-        self._preemptions = self._lost_tokens = 0
+        self._preemptions = self._lost_tokens = self._recomputed_tokens = 0
         self._expired = self._impossible_ever = 0
 
     # --- requests come --------------------------------------------------------------------------------------------
@@ -137,8 +140,14 @@ class BatchScheduler:
         """Rows to hand to the staging thread now, claimed ones first; each is handed out once."""
         return self._window.to_stage(self._claims.claimed())
 
-    def staged(self, row: int, prompt_tokens: int, max_output_tokens: int, now: float) -> None:
+    def staged(
+        self, row: int, prompt_tokens: int, max_output_tokens: int, now: float, block_names: Sequence[int] = ()
+    ) -> None:
         """The row's tokens are made: from here on its true prompt counts, and its output is predicted anew.
+
+        `block_names`: of the content of its whole blocks (`kvcache.block_hash`), a list to which the caller adds as
+        tokens are sampled; none where nothing is to be found in the prefix cache. What is found there now costs
+        nothing; the admission looks again.
 
         A request that fits into no step and no pool is FAILED at once and named by `take_impossible`.
         """
@@ -150,13 +159,14 @@ class BatchScheduler:
             self._impossible_ever += 1
             return
         max_output_tokens = min(max_output_tokens, self._limits.context_tokens - prompt_tokens)
-        self._window.staged(row, max_output_tokens)
+        self._window.staged(row, max_output_tokens, block_names)
         output_tokens = self._lengths.predict(index.origin_of(row), index.tenant_name(row), max_output_tokens)
         if output_tokens == max_output_tokens:
             # That is what a predictor without samples says, and the limit may be all that the context leaves.
             output_tokens = min(index.output_tokens[row], max_output_tokens)
         charged = self._cost.prompt_of(index, row)
-        index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        cached_tokens = self._kv.cached_prefix(block_names, prompt_tokens)
+        index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
         if index.state[row] == RequestState.WAITING:
             index.move(row, RequestState.STAGED)
         else:
@@ -177,6 +187,7 @@ class BatchScheduler:
         preempted sequences included.
         """
         self._may_dispatch = may_dispatch
+        self._kv.tick(now)
         preempted = self._grow_decodes(now)
         budget = StepBudget(self._running, self._limits, self._step_time)
         # A step that had to evict somebody has no block to spare for anybody who is not strict.
@@ -199,7 +210,10 @@ class BatchScheduler:
         token_cost = self._cost.output(1)
         for chunk in plan.chunks:
             sequence = self._running[chunk.row]
-            sequence.computed_tokens += chunk.tokens
+            end = chunk.start + chunk.tokens
+            self._recomputed_tokens += max(0, min(end, sequence.protected_until) - chunk.start)
+            sequence.computed_tokens = end
+            self._kv.computed(chunk.row, sequence.computed_tokens)
             if not chunk.samples:
                 continue
             assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
@@ -335,6 +349,7 @@ class BatchScheduler:
             backfills=self._claims.backfills,
             preemptions=self._preemptions,
             lost_tokens=self._lost_tokens,
+            recomputed_tokens=self._recomputed_tokens,
             expired=self._expired,
             impossible=self._impossible_ever,
             step_time=self._step_time.statistics(),

@@ -5,7 +5,7 @@ evicted. Owned by `scheduling.batch.BatchScheduler` alone: nobody else changes a
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduling.priority import PriorityClass
@@ -25,6 +25,8 @@ class RunningSequence:
     prompt_tokens: int
     max_output_tokens: int
     predicted_output_tokens: int
+    block_names: Sequence[int] = ()
+    """Of what its whole blocks contain (`kvcache.block_hash`), a live list that grows with its tokens."""
     computed_tokens: int = 0
     """Tokens whose KV is in the blocks."""
     output_tokens: int = 0

@@ -7,6 +7,7 @@ the tests build their engines here too, so they run what production runs.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from kvcache.block_hash import BlockHasher
 from kvcache.manager import KVCacheManager
 from scheduling.batch import BatchScheduler
 from scheduling.cost import CostModel
@@ -20,7 +21,7 @@ from scheduling.prompt_ratio import PromptRatio
 from scheduling.qdisc import Qdisc
 from scheduling.step_time import LinearStepTime, StepTimeTracker
 from scheduling.tree import TreeConfig
-from workers.config import EngineConfig, SchedulingConfig
+from workers.config import EngineConfig, KVConfig, SchedulingConfig
 from workers.detokenizer import Detokenizer
 from workers.engine import Engine, EngineMessage
 from workers.mailbox import Mailbox
@@ -28,7 +29,16 @@ from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.staging import StageJob
 
-__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "engine_inbox", "step_cap_s", "strict_classes"]
+__all__ = [
+    "Assembly",
+    "assemble",
+    "batch_limits",
+    "block_hasher",
+    "class_tree",
+    "engine_inbox",
+    "step_cap_s",
+    "strict_classes",
+]
 
 _PRIOR_OUTPUT_TOKENS = 256
 """Prior of the length prediction for a request that names no limit: about the mean answer of public chat traces."""
@@ -54,6 +64,13 @@ def engine_inbox(max_rows: int) -> Mailbox[EngineMessage]:
     """A mailbox that cannot fill: the residency lets in no more than `max_rows`, and once more after each rebalance
     that comes during one step."""
     return Mailbox(8 * (max_rows + _OVERSHOOT_ROWS) + _OTHER_MESSAGES)
+
+
+def block_hasher(config: KVConfig, runner: ModelRunner, model_name: str, dtype: str) -> BlockHasher | None:
+    """What names the blocks' content; None where nothing is to be shared."""
+    if not config.prefix_cache:
+        return None
+    return BlockHasher(runner.block_size, model=model_name, adapter="", dtype=dtype, by_tenant=config.isolate_tenants)
 
 
 def class_tree(config: SchedulingConfig, rates: LinearStepTime, cost: CostModel, max_sequences: int) -> TreeConfig:
@@ -115,6 +132,7 @@ def assemble(
     outbox: Outbox,
     inbox: Mailbox[EngineMessage],
     stage: Callable[[StageJob], None],
+    hasher: BlockHasher | None,
     new_detokenizer: Callable[[], Detokenizer],
     clock: Callable[[], float],
     cpu_clock: Callable[[], float],
@@ -152,6 +170,7 @@ def assemble(
         inbox=inbox,
         outbox=outbox,
         stage=stage,
+        hasher=hasher,
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,

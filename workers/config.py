@@ -27,6 +27,7 @@ __all__ = [
     "EngineConfig",
     "HealthConfig",
     "IngressConfig",
+    "KVConfig",
     "KafkaConfig",
     "ModelConfig",
     "SchedulingConfig",
@@ -145,6 +146,14 @@ class EngineConfig(_Section):
     """Memory of the KV cache; a share of what is free where absent."""
 
 
+class KVConfig(_Section):
+    prefix_cache: bool = True
+    """Prompts that begin like an earlier one start behind what it has computed. One cache for all classes."""
+    isolate_tenants: bool = False
+    """True: nothing is shared between tenants, so that no one can tell by the time what another one asked; what they
+    have in common is then computed once for each."""
+
+
 class SchedulingConfig(_Section):
     policy: Policy = POLICIES[0]
     """The queueing discipline: htb, strict or fifo."""
@@ -205,6 +214,7 @@ class WorkerConfig(BaseSettings):
     kafka: KafkaConfig = KafkaConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
+    kv: KVConfig = KVConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     ingress: IngressConfig = IngressConfig()
     egress: EgressConfig = EgressConfig()

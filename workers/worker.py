@@ -29,7 +29,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
 from topics.record_producer import ProducerStoppedError, RecordRefusedError
-from workers.assembly import assemble, engine_inbox, step_cap_s
+from workers.assembly import assemble, block_hasher, engine_inbox, step_cap_s
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
@@ -122,10 +122,12 @@ class Worker:
         )
         new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
         self._inbox = engine_inbox(config.ingress.max_rows)
+        hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
             lambda arrival: prepare(builder, arrival),
             self._inbox.put,
             self._on_thread_broken,
+            hasher,
         )
         self._parts = assemble(
             config.engine,
@@ -137,6 +139,7 @@ class Worker:
             outbox=self._outbox,
             inbox=self._inbox,
             stage=self._staging.submit,
+            hasher=hasher,
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
             cpu_clock=time.thread_time,

@@ -61,7 +61,7 @@ def test_a_pick_that_lacks_blocks_is_admitted_with_all_or_nothing() -> None:
 def test_predicted_growth_counts_at_admission() -> None:
     rig = Rig(blocks=25, block_size=4, context_tokens=100)
     first = rig.add_staged(P2, prompt=8, answer=60)
-    second = rig.add_staged(P2, prompt=8, answer=30)
+    second = rig.add_staged(P2, prompt=8, answer=60)
     assert rig.step().admitted == (first,)
     rig.lengths.output_tokens = 8
     third = rig.add_staged(P1, prompt=8, answer=30)

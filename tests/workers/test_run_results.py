@@ -34,7 +34,8 @@ def run(*records: RequestRecord) -> RunRecord:
     counters = dict.fromkeys(BatchStatistics.__slots__, 0) | {
         "prefill_tokens": 60,
         "decode_tokens": 40,
-        "lost_tokens": 25,
+        "lost_tokens": 30,
+        "recomputed_tokens": 25,
         "step_time": StepTimeStatistics(LinearStepTime(), 0, 0.0),
     }
     return RunRecord(
