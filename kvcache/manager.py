@@ -70,18 +70,22 @@ class KVCacheManager:
         *,
         parts: Mapping[int, Part] | None = None,
         following: Collection[int] = (),
+        lend: bool = True,
         firm: bool = False,
         swap_places: int = 0,
     ) -> None:
         """`block_size`: tokens a block, the attention backend's own property. `parts`: by class, in blocks; a class
-        that is not named has no reserve and no ceiling. `following`: classes whose reserve follows their use.
-        `firm`: nobody is ever evicted. `swap_places`: blocks that may be swapped out at the same time."""
+        that is not named has no reserve and no ceiling. `following`: classes whose reserve follows their use. `lend`:
+        who is within his reserve may have others evicted, so that it can be lent meanwhile. `firm`: nobody is ever
+        evicted, and predictions are the longest that requests can get. `swap_places`: blocks that may be swapped out at
+        the same time."""
         if block_size < 1:
             raise ValueError(f"a block holds at least one token, got {block_size=}")
         self.block_size = block_size
         self._pool = BlockPool(num_blocks)
         self._cache = PrefixCache()
         self._parts = dict(parts or {})
+        self._lend = lend and not firm
         self._firm = firm
         self._watermark = int(num_blocks * _WATERMARK)
         self._tables: dict[int, BlockTable] = {}
@@ -129,6 +133,14 @@ class KVCacheManager:
     def is_borrower(self, owner_class: int, given_back: int = 0) -> bool:
         """Whether the class holds more than its reserve, were it to give back so many blocks."""
         return self._owners.charged(owner_class) - given_back > self._part(owner_class).reserve
+
+    def within_reserve(self, tokens: int, owner_class: int) -> bool:
+        """Whether the class would hold no more than its reserve with another request of so many tokens."""
+        promised = sum(
+            table.promised(self.block_size) for table in self._tables.values() if table.owner_class == owner_class
+        )
+        held = self._owners.charged(owner_class) + promised
+        return held + self.blocks_for(tokens) <= self._part(owner_class).reserve
 
     def holds(self, row: int) -> bool:
         return row in self._tables
@@ -181,7 +193,10 @@ class KVCacheManager:
         own = [table for table in others.values() if table.owner_class == owner_class]
         part = self._part(owner_class)
         promised = sum(table.promised(self.block_size) for table in own)
-        if not others or charged + promised + fresh + growth <= part.reserve:
+        entitled = charged + promised + fresh + growth <= part.reserve
+        if self._firm:
+            left -= sum(table.promised(self.block_size) for table in others.values())
+        if not others or entitled:
             return growth <= left
         newcomer = Growing(expected - tokens, tokens, blocks, blocks - len(hits))
         if charged and part.ceiling < self.num_blocks:
@@ -190,7 +205,7 @@ class KVCacheManager:
                 return False
         left -= self._watermark + self._held_back(owner_class)
         if self._firm:
-            return growth + sum(table.promised(self.block_size) for table in others.values()) <= left
+            return growth <= left
         return worst_need([*map(self._growing, others.values()), newcomer], self.block_size) <= left
 
     def allocate(
@@ -326,7 +341,7 @@ class KVCacheManager:
         held_back = 0
         for owner, part in self._parts.items():
             if owner != owner_class:
-                kept = part.reserve if self._firm else min(int(self._peak.get(owner, 0.0)), part.ceiling)
+                kept = part.reserve if not self._lend else min(int(self._peak.get(owner, 0.0)), part.ceiling)
                 held_back += max(0, kept - self._owners.charged(owner))
         return held_back
 

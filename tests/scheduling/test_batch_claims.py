@@ -1,7 +1,10 @@
 """Reserved heads and backfill: what waits in front of its class, and who may pass it."""
 
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.state import RequestState
 from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
+
+WAIT = PreemptionRules(mode=PreemptionMode.COOPERATIVE)
 
 
 def test_a_pick_that_is_not_staged_waits_and_its_tokens_are_made_first() -> None:
@@ -133,7 +136,7 @@ def test_fronts_go_before_newcomers() -> None:
 
 
 def test_a_strict_newcomer_goes_before_any_other_front() -> None:
-    rig = Rig(blocks=25, block_size=4, context_tokens=100)
+    rig = Rig(blocks=25, block_size=4, context_tokens=100, preemption=WAIT)
     rig.add_staged(P2, prompt=60, answer=2)
     rig.step()
     head = rig.add_staged(P2, prompt=44, answer=2)
