@@ -6,11 +6,12 @@ engine.
 A newcomer is admitted if the pool holds everybody at the worst moment to come. Running requests grow by one token a
 step and leave at their known length; with those that stay longest first, the need when the i-th of them ends is
 i × its remaining tokens + what the first i hold now, and the worst moment is the largest of these. Each tenant with a
-running request takes `_ADAPTER_TOKENS` for its LoRA adapter (rank 8 × 4 matrices). Ours (`kvcache.manager`) adds up
-every request's full length instead, which is more, and needs no order of ends to come true.
+running request takes `_ADAPTER_TOKENS` for its LoRA adapter (rank 8 × 4 matrices). Ours (`kvcache.growth`) follows the
+same rule in blocks; it knows no adapters and holds back a watermark.
 """
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 from kvcache.manager import Allocation, KVCacheManager
 from scheduling.index import Index
@@ -29,18 +30,35 @@ class StaggeredKV(KVCacheManager):
         self._expected: dict[int, int] = {}
         self._running_of: Counter[int] = Counter()
 
-    def allocate(
-        self, row: int, tokens: int, *, owner_class: int, predicted_tokens: int | None = None
-    ) -> Allocation | None:
+    def fits(
+        self,
+        row: int,
+        tokens: int,
+        *,
+        owner_class: int,
+        predicted_tokens: int | None = None,
+        names: Sequence[int] = (),
+        without: Collection[int] = (),
+    ) -> bool:
+        assert not without, "nobody is evicted in that engine"
         expected = max(tokens + 1, predicted_tokens or 0)
         tenant = self._index.tenant[row]
         tenants = len(self._running_of) + (tenant not in self._running_of)
-        if self._worst_need(tokens, expected) >= self.capacity_tokens - _ADAPTER_TOKENS * tenants:
-            return None
-        allocation = super().allocate(row, tokens, owner_class=owner_class)
+        return self._worst_need(tokens, expected) < self.capacity_tokens - _ADAPTER_TOKENS * tenants
+
+    def allocate(
+        self,
+        row: int,
+        tokens: int,
+        *,
+        owner_class: int,
+        predicted_tokens: int | None = None,
+        names: Sequence[int] = (),
+    ) -> Allocation | None:
+        allocation = super().allocate(row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens)
         if allocation is not None:
-            self._expected[row] = expected
-            self._running_of[tenant] += 1
+            self._expected[row] = max(tokens + 1, predicted_tokens or 0)
+            self._running_of[self._index.tenant[row]] += 1
         return allocation
 
     def release(self, row: int) -> int:

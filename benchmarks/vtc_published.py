@@ -7,9 +7,9 @@ pool) is fitted on `FCFS__overload` alone and then held fixed. Every scheduler i
 beforehand, as theirs was by `max_new_tokens`; VTC itself charges output only as it comes.
 
 Where our engine must differ from theirs: prompts ride on decode steps instead of stopping them; a newcomer is looked
-for at every step instead of every tenth; admission reserves prompt + output of each request, where theirs reckons with
-the order in which running ones will end, so it fits more in where lengths differ. `--admission theirs` takes their rule
-(and their pool of 10,000 tokens) instead, to show how much of a difference that explains.
+for at every step instead of every tenth; admission reckons in blocks and with a watermark. `--admission theirs` takes
+their rule in tokens, adapters included (and their pool of 10,000 tokens) instead, to show how much of a difference that
+explains.
 """
 
 import argparse

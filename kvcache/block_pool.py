@@ -12,7 +12,7 @@ Drawback: order of use and order in memory pull apart. The pool therefore return
 whatever lies together among the oldest blocks becomes a run, and the order of use is not touched by it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 __all__ = ["BlockPool", "BlockPoolStatistics"]
@@ -56,11 +56,12 @@ class BlockPool:
         """How many hold the block; 0 is free."""
         return self._holders[block]
 
-    def allocate(self, count: int, behind: int | None = None) -> list[int] | None:
+    def allocate(self, count: int, behind: int | None = None, keep: Container[int] = ()) -> list[int] | None:
         """Take `count` free blocks, each held once; None, and nothing is taken, if fewer are free.
 
         With `behind`, the blocks right behind that one come first as far as they are free, so that a table that
-        grows stays a run. The rest are the least recently used, in ascending order.
+        grows stays a run; but none of `keep`, whose content is worth more than a run. The rest are the least recently
+        used, in ascending order.
         """
         assert count >= 0, f"{count=}"
         if count > self._free:
@@ -68,7 +69,7 @@ class BlockPool:
         run: list[int] = []
         if behind is not None:
             block = behind + 1
-            while len(run) < count and block < self.num_blocks and self._holders[block] == 0:
+            while len(run) < count and block < self.num_blocks and self._holders[block] == 0 and block not in keep:
                 self._hold_free(block)
                 run.append(block)
                 block += 1
@@ -91,10 +92,11 @@ class BlockPool:
         else:
             self._holders[block] += 1
 
-    def free(self, blocks: Iterable[int]) -> None:
+    def free(self, blocks: Iterable[int], keep: Container[int] | None = None) -> None:
         """Let go of each block once. One that nobody holds any more is free, as the most recently used so far.
 
-        So the first of `blocks` is taken again before the last.
+        So the first of `blocks` is taken again before the last. With `keep`, only those of it are put there: what the
+        others contain is of no use to anybody, and they are taken again first of all.
         """
         sentinel = self._sentinel
         for block in blocks:
@@ -103,11 +105,11 @@ class BlockPool:
             self._holders[block] = holders - 1
             if holders > 1:
                 continue
-            last = self._previous[sentinel]
-            self._next[last] = block
-            self._previous[block] = last
-            self._next[block] = sentinel
-            self._previous[sentinel] = block
+            before = self._previous[sentinel] if keep is None or block in keep else sentinel
+            after = self._next[before]
+            self._next[before] = self._previous[after] = block
+            self._previous[block] = before
+            self._next[block] = after
             self._free += 1
 
     def statistics(self) -> BlockPoolStatistics:

@@ -14,6 +14,7 @@ what `scrub` is for. On a CPU the zeros are the operating system's: a page takes
 starting costs nothing, where filling 2 GiB took seconds.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +22,9 @@ from math import prod
 import numpy as np
 import torch
 
-__all__ = ["KVStorage", "KVStorageStatistics"]
+from kvcache.swap_plan import BlockCopy, Direction, runs
+
+__all__ = ["CopyTiming", "KVStorage", "KVStorageStatistics", "SwapSpace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +66,118 @@ class KVStorage:
         """A view, [num_blocks, *block_shape]."""
         return self.blocks[:, layer, 1]
 
-    def scrub(self, block_ids: Sequence[int]) -> None:
-        """Make what these blocks hold finite: after a step whose values were not."""
-        if block_ids:
-            ids = torch.tensor(block_ids, dtype=torch.long, device=self.blocks.device)
-            self.blocks[ids] = torch.nan_to_num(self.blocks[ids], nan=0.0, posinf=0.0, neginf=0.0)
+    def scrub(self, block_ids: Sequence[int]) -> list[int]:
+        """Make what these blocks hold finite, after a step whose values were not; those of them that it was not in."""
+        if not block_ids:
+            return []
+        ids = torch.tensor(block_ids, dtype=torch.long, device=self.blocks.device)
+        content = self.blocks[ids]
+        finite: list[bool] = content.isfinite().flatten(1).all(1).tolist()
+        self.blocks[ids] = torch.nan_to_num(content, nan=0.0, posinf=0.0, neginf=0.0)
+        return [block for block, whole in zip(block_ids, finite, strict=True) if not whole]
 
     def statistics(self) -> KVStorageStatistics:
         block_bytes = self.layers * 2 * prod(self.block_shape) * self.blocks.element_size()
         return KVStorageStatistics(self.num_blocks, block_bytes, self.num_blocks * block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTiming:
+    direction: Direction
+    blocks: int
+    seconds: float
+
+
+class SwapSpace:
+    """Room for blocks of a storage in the CPU's memory, and the copies between the two. The engine thread's.
+
+    Blocks of a table seldom lie together, places do as a rule (they are taken in ascending order). So a copy is cut
+    where *places* are not consecutive, and a piece is one gather or scatter of whole blocks, or a plain copy where the
+    blocks lie together too.
+
+    On CUDA the memory is pinned and copies have a stream of their own, which waits for the last forward and which the
+    next one waits for: a block may be overwritten as soon as it was copied out, and is read only when it was copied in.
+    Scattered blocks go through a buffer on the device, so that what crosses the bus is one piece.
+    """
+
+    def __init__(self, storage: KVStorage, num_places: int) -> None:
+        """Raises `torch.OutOfMemoryError`, `MemoryError` or `RuntimeError` if there is no memory for it."""
+        self._blocks = storage.blocks.flatten(1)
+        self._cuda = storage.blocks.device.type == "cuda"
+        shape = (num_places, self._blocks.shape[1])
+        if self._cuda:
+            self.places = torch.zeros(shape, dtype=self._blocks.dtype, pin_memory=True)
+            self._stream = torch.cuda.Stream(self._blocks.device)
+            self._buffer = torch.empty(
+                (min(num_places, _BUFFER_BLOCKS), shape[1]), dtype=self._blocks.dtype, device=self._blocks.device
+            )
+        else:
+            self.places = _zeros(shape, self._blocks.dtype, self._blocks.device)
+        """[num_places, elements of a block]"""
+        self._running: deque[tuple[Direction, int, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._timings: list[CopyTiming] = []
+
+    @property
+    def block_bytes(self) -> int:
+        return self._blocks.shape[1] * self._blocks.element_size()
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        """Do them in this order. On CUDA they have begun when this returns, and the next forward waits for them."""
+        if not self._cuda:
+            for copy in copies:
+                started_s = perf_counter()
+                self._copy(copy)
+                self._timings.append(CopyTiming(copy.direction, len(copy.blocks), perf_counter() - started_s))
+            return
+        compute = torch.cuda.current_stream(self._blocks.device)
+        self._stream.wait_stream(compute)
+        with torch.cuda.stream(self._stream):
+            for copy in copies:
+                begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begun.record(self._stream)
+                self._copy(copy)
+                done.record(self._stream)
+                self._running.append((copy.direction, len(copy.blocks), begun, done))
+        compute.wait_stream(self._stream)
+
+    def take_timings(self) -> list[CopyTiming]:
+        """What copies took that are done, since the last call."""
+        while self._running and self._running[0][3].query():
+            direction, blocks, begun, done = self._running.popleft()
+            self._timings.append(CopyTiming(direction, blocks, begun.elapsed_time(done) / 1000))
+        taken, self._timings = self._timings, []
+        return taken
+
+    def _copy(self, copy: BlockCopy) -> None:
+        for start, end in runs(copy.places):
+            places = self.places[copy.places[start] : copy.places[start] + end - start]
+            blocks = copy.blocks[start:end]
+            if len([*runs(blocks)]) == 1:
+                together = self._blocks[blocks[0] : blocks[0] + len(blocks)]
+                into, out_of = (places, together) if copy.direction is Direction.OUT else (together, places)
+                into.copy_(out_of, non_blocking=True)
+            elif self._cuda:
+                for piece in range(0, len(blocks), len(self._buffer)):
+                    self._through_buffer(copy.direction, blocks[piece : piece + len(self._buffer)], places[piece:])
+            elif copy.direction is Direction.OUT:
+                torch.index_select(self._blocks, 0, torch.tensor(blocks), out=places)
+            else:
+                self._blocks.index_copy_(0, torch.tensor(blocks), places)
+
+    def _through_buffer(self, direction: Direction, blocks: tuple[int, ...], places: torch.Tensor) -> None:
+        """The stream's order keeps one piece from overwriting another's buffer."""
+        # From pinned memory: an ordinary tensor's copy would wait for all that the device has to do.
+        ids = torch.tensor(blocks).pin_memory().to(self._blocks.device, non_blocking=True)
+        buffer, places = self._buffer[: len(blocks)], places[: len(blocks)]
+        if direction is Direction.OUT:
+            torch.index_select(self._blocks, 0, ids, out=buffer)
+            places.copy_(buffer, non_blocking=True)
+        else:
+            buffer.copy_(places, non_blocking=True)
+            self._blocks.index_copy_(0, ids, buffer)
+
+
+_BUFFER_BLOCKS = 256
 
 
 _ALIGNMENT = 64

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvcache.manager import KVCacheManager
+from kvcache.swap_plan import Direction
 from scheduling.admission import Admission
 from scheduling.capacity import CapacityMeter
 from scheduling.claims import Claims
@@ -29,7 +30,8 @@ from scheduling.ledger import Cause
 from scheduling.length import LengthPredictor
 from scheduling.limits import BatchLimits, LimitsError
 from scheduling.plan import Outcome, StepPlan
-from scheduling.preemption import choose_victim
+from scheduling.preemption import Preemption
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Qdisc
 from scheduling.running import RunningSequence, RunningSet
@@ -37,6 +39,8 @@ from scheduling.staging_window import StagingWindow
 from scheduling.state import RequestState
 from scheduling.step_order import StepBudget, StepLoad, order_step
 from scheduling.step_time import StepTimeStatistics, StepTimeTracker
+from scheduling.suspension import Suspensions, SuspensionStatistics
+from scheduling.swap_rule import SwapRule
 
 __all__ = ["BatchScheduler", "BatchStatistics"]
 
@@ -69,6 +73,9 @@ class BatchStatistics:
     preemptions: int
     lost_tokens: int
     """Computed and given up by preemption."""
+    recomputed_tokens: int
+    """Computed once more for it: the others were found in the prefix cache or swapped in, or not needed any more."""
+    suspensions: SuspensionStatistics
     expired: int
     impossible: int
     step_time: StepTimeStatistics
@@ -88,9 +95,13 @@ class BatchScheduler:
         cost: CostModel,
         lengths: LengthPredictor,
         strict_classes: frozenset[PriorityClass],
+        preemption: PreemptionRules | None = None,
+        swap_rule: SwapRule | None = None,
         capacity: CapacityMeter | None = None,
     ) -> None:
-        """`capacity`: learns what the machine does, and tells the discipline. None: it was told for good."""
+        """`swap_rule`: prices swapping; None where nothing can be swapped. `capacity`: learns what the machine does,
+        and tells the discipline; None: it was told for good."""
+        rules = PreemptionRules() if preemption is None else preemption
         if kv.capacity_tokens < limits.context_tokens:
             raise LimitsError(
                 f"the KV pool holds {kv.num_blocks} blocks × {kv.block_size} tokens = {kv.capacity_tokens} tokens, "
@@ -109,6 +120,21 @@ class BatchScheduler:
         self._claims = Claims(limits.backfill_limit)
         self._window = StagingWindow(index, qdisc, limits, strict_classes)
         self._deadlines = Deadlines(self._still_due)
+        self._never_evicts = rules.mode is PreemptionMode.NONE
+        slots = {priority: limits.slot_part(priority) for priority in PriorityClass}
+        self._preemption = Preemption(rules, index, kv, self._running, slots)
+        self._suspensions = Suspensions(
+            mode=rules.mode,
+            preemption=self._preemption,
+            swap_rule=swap_rule,
+            qdisc=qdisc,
+            index=index,
+            kv=kv,
+            running=self._running,
+            claims=self._claims,
+            cost=cost,
+            step_time=step_time,
+        )
         self._admission = Admission(
             qdisc=qdisc,
             index=index,
@@ -117,7 +143,11 @@ class BatchScheduler:
             running=self._running,
             claims=self._claims,
             window=self._window,
+            cost=cost,
             strict_classes=strict_classes,
+            preemption=self._preemption,
+            suspensions=self._suspensions,
+            longest_promised=self._never_evicts,
         )
         self._plan: StepPlan | None = None
         """The plan that may be settled."""
@@ -126,7 +156,7 @@ class BatchScheduler:
         self._impossible: list[int] = []
         self._may_dispatch = True
         self._steps = self._prefill_tokens = self._decode_tokens = 0
-        self._preemptions = self._lost_tokens = 0
+        self._recomputed_tokens = 0
         self._expired = self._impossible_ever = 0
 
     # --- requests come --------------------------------------------------------------------------------------------
@@ -141,8 +171,14 @@ class BatchScheduler:
         """Rows to hand to the staging thread now, claimed ones first; each is handed out once."""
         return self._window.to_stage(self._claims.claimed())
 
-    def staged(self, row: int, prompt_tokens: int, max_output_tokens: int, now: float) -> None:
+    def staged(
+        self, row: int, prompt_tokens: int, max_output_tokens: int, now: float, block_names: Sequence[int] = ()
+    ) -> None:
         """The row's tokens are made: from here on its true prompt counts, and its output is predicted anew.
+
+        `block_names`: of the content of its whole blocks (`kvcache.block_hash`), a list to which the caller adds as
+        tokens are sampled; none where nothing is to be found in the prefix cache. What is found there now costs
+        nothing; the admission looks again.
 
         A request that fits into no step and no pool is FAILED at once and named by `take_impossible`.
         """
@@ -154,13 +190,14 @@ class BatchScheduler:
             self._impossible_ever += 1
             return
         max_output_tokens = min(max_output_tokens, self._limits.context_tokens - prompt_tokens)
-        self._window.staged(row, max_output_tokens)
+        self._window.staged(row, max_output_tokens, block_names)
         output_tokens = self._lengths.predict(index.origin_of(row), index.tenant_name(row), max_output_tokens)
         if output_tokens == max_output_tokens:
             # That is what a predictor without samples says, and the limit may be all that the context leaves.
             output_tokens = min(index.output_tokens[row], max_output_tokens)
         charged = self._cost.prompt_of(index, row)
-        index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        cached_tokens = self._kv.cached_prefix(block_names, prompt_tokens)
+        index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
         if index.state[row] == RequestState.WAITING:
             index.move(row, RequestState.STAGED)
         else:
@@ -181,18 +218,19 @@ class BatchScheduler:
         preempted sequences included.
         """
         self._may_dispatch = may_dispatch
-        preempted = self._grow_decodes(now)
+        self._kv.tick(now)
+        evicted = self._grow_decodes(now)
         budget = StepBudget(self._running, self._limits, self._step_time)
-        # A step that had to evict somebody has no block to spare for anybody who is not strict.
-        admitted = self._admission.admit(budget, now, may_dispatch=may_dispatch, strict_only=bool(preempted))
+        admitted = self._admission.admit(budget, now, may_dispatch=may_dispatch, strict_only=evicted)
         chunks, load = order_step(self._running, self._limits, self._step_time)
+        evictions, swaps = self._suspensions.take()
         if not chunks:
-            assert not preempted, f"rows {preempted} were preempted for nobody"
+            assert not evictions, f"{evictions} for nobody"
             self._plan = None
             return None
         predicted_s = self._step_time.predict(load.prefill_tokens, load.decode_sequences, load.context_tokens)
         self._load = load
-        self._plan = StepPlan(chunks, admitted, preempted, predicted_s)
+        self._plan = StepPlan(chunks, admitted, evictions, swaps, predicted_s)
         return self._plan
 
     def settle(self, plan: StepPlan, outcomes: Sequence[Outcome], measured_s: float, now: float) -> None:
@@ -204,9 +242,12 @@ class BatchScheduler:
         units = 0
         for chunk in plan.chunks:
             sequence = self._running[chunk.row]
-            sequence.computed_tokens += chunk.tokens
+            end = chunk.start + chunk.tokens
             if not chunk.decode:
-                units += cost.prompt(chunk.start + chunk.tokens) - cost.prompt(chunk.start)
+                units += cost.prompt(end) - cost.prompt(chunk.start)
+            self._recomputed_tokens += max(0, min(end, sequence.protected_until) - chunk.start)
+            sequence.computed_tokens = end
+            self._kv.computed(chunk.row, sequence.computed_tokens)
             if not chunk.samples:
                 continue
             assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
@@ -226,6 +267,7 @@ class BatchScheduler:
         load = self._load
         self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
         self._measure_capacity(units, measured_s, now)
+        self._sat_out(plan)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
         self._decode_tokens += load.decode_sequences
@@ -241,31 +283,29 @@ class BatchScheduler:
         if changed is not None:
             self._qdisc.set_capacity(changed, now)
 
-    def _grow_decodes(self, now: float) -> tuple[int, ...]:
-        """A block for each decode whose next token needs one; the rows that had to make room, possibly itself."""
-        preempted: list[int] = []
+    def _sat_out(self, plan: StepPlan) -> None:
+        """Count for each decode how many steps in a row it was left out of."""
+        computed = {chunk.row for chunk in plan.chunks}
+        for sequence in self._running:
+            sequence.sat_out = sequence.sat_out + 1 if sequence.decoding and sequence.row not in computed else 0
+
+    def copied(self, direction: Direction, blocks: int, seconds: float) -> None:
+        """One of a plan's `swaps` was done, and took so long."""
+        self._suspensions.copied(direction, blocks, seconds)
+
+    def _grow_decodes(self, now: float) -> bool:
+        """A block for each decode whose next token needs one. True: somebody had to make room, possibly itself."""
+        evicted = False
         decoding = [sequence for sequence in self._running if sequence.decoding]
         decoding.sort(key=_urgency)  # the most urgent take what is free; stable, so then in order of admission
         for sequence in decoding:
             while sequence.decoding and not self._kv.grow(sequence.row, sequence.known_tokens):
-                victim = choose_victim(self._running, sequence)
+                assert not self._never_evicts, f"{sequence} finds no block, and its longest answer was promised to it"
+                victim = self._preemption.for_growth(sequence, now)
                 assert len(self._running) > 1, f"{victim} has the pool alone and needs more"
-                # What is computed twice is paid by who needed the block, not by who lost it.
-                extra = self._cost.prompt(victim.computed_tokens)
-                self._qdisc.charge(sequence.row, extra, now, Cause.PREEMPTION)
-                self._preempt(victim)
-                preempted.append(victim.row)
-        return tuple(preempted)
-
-    def _preempt(self, victim: RunningSequence) -> None:
-        self._preemptions += 1
-        self._lost_tokens += victim.computed_tokens
-        self._kv.release(victim.row)
-        self._running.remove(victim)
-        if victim.decoding:
-            self._index.move(victim.row, RequestState.PREFILL)
-        victim.give_up()
-        self._claims.put_back(victim)
+                self._suspensions.evict(victim, sequence, now)
+                evicted = True
+        return evicted
 
     # --- requests end ---------------------------------------------------------------------------------------------
 
@@ -317,16 +357,22 @@ class BatchScheduler:
             self._kv.release(row)
             # A plan that names the row is void.
             self._plan = None
-            return sequence
-        sequence = self._claims.preempted(row)
-        assert sequence is not None, f"row {row} is {self._index.state_of(row).name} and is nowhere"
-        self._claims.drop_preempted(sequence)
+        else:
+            sequence = self._claims.preempted(row)
+            assert sequence is not None, f"row {row} is {self._index.state_of(row).name} and is nowhere"
+            self._claims.drop_preempted(sequence)
+            self._kv.forget_swapped(row)
+        sequence.ended = True
         return sequence
 
     def _still_due(self, row: int, deadline_s: float) -> bool:
         return self._index.state[row] in _NOT_ADMITTED and self._index.hard_deadline_s[row] == deadline_s
 
     # --- reading --------------------------------------------------------------------------------------------------
+
+    def running(self, row: int) -> RunningSequence:
+        """An admitted row that is not suspended: to be read, until the next call."""
+        return self._running[row]
 
     @property
     def has_work(self) -> bool:
@@ -341,6 +387,7 @@ class BatchScheduler:
         return min((time for time in (due, eligible) if time is not None), default=None)
 
     def statistics(self) -> BatchStatistics:
+        suspensions = self._suspensions.statistics()
         return BatchStatistics(
             queued=len(self._qdisc),
             claimed=len(self._claims.claimed()),
@@ -354,8 +401,10 @@ class BatchScheduler:
             admitted=self._admission.first_admissions,
             readmitted=self._admission.readmissions,
             backfills=self._claims.backfills,
-            preemptions=self._preemptions,
-            lost_tokens=self._lost_tokens,
+            preemptions=suspensions.preemptions,
+            lost_tokens=suspensions.lost_tokens,
+            recomputed_tokens=self._recomputed_tokens,
+            suspensions=suspensions,
             expired=self._expired,
             impossible=self._impossible_ever,
             step_time=self._step_time.statistics(),

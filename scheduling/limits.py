@@ -5,9 +5,10 @@ batch scheduler checks the one against the other) or how long a step takes (`sch
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 
+from kvcache.partitions import Part
 from scheduling.priority import PriorityClass
 
 __all__ = ["BatchLimits", "LimitsError"]
@@ -37,6 +38,15 @@ class BatchLimits:
     prefill_floor_tokens: int = 16
     """The prompts of a step get so many tokens together whatever the time cap says. Without it a full batch of
     decodes that takes as long as the cap would stop every prompt, an urgent one too, until somebody ends."""
+    sit_out_steps: int = 2
+    """Other decodes may be left out of so many steps in a row while a strict prompt is computed (they keep slot and
+    blocks), if they would make the step more than a tenth longer. So no stream pauses for longer than so many steps."""
+    long_prompt_tokens: int = 8192
+    """A prompt of more tokens, unless it is strict…"""
+    long_prompt_step_tokens: int = 4096
+    """…takes at most so many in a step, and leaves the rest of it to others."""
+    slot_parts: Mapping[PriorityClass, Part] = field(default_factory=dict)
+    """What each class is entitled to of the slots, and may have at most; a class that is not named: nothing, all."""
     backfill_limit: int = 8
     """So many less urgent requests may be admitted past a request that waits for room. Then they wait for it."""
     staged_rows: int = 128
@@ -55,6 +65,8 @@ class BatchLimits:
             "max_sequences",
             "step_tokens",
             "prefill_floor_tokens",
+            "long_prompt_tokens",
+            "long_prompt_step_tokens",
             "staged_rows",
             "expiries_a_call",
         ):
@@ -67,8 +79,9 @@ class BatchLimits:
             )
         if self.context_tokens < 2:
             raise LimitsError(f"context_tokens = {self.context_tokens}: one token in and one out is the least")
-        if self.backfill_limit < 0:
-            raise LimitsError(f"backfill_limit = {self.backfill_limit}: must not be negative")
+        for name in ("backfill_limit", "sit_out_steps"):
+            if getattr(self, name) < 0:
+                raise LimitsError(f"{name} = {getattr(self, name)}: must not be negative")
         if isnan(self.step_max_s) or self.step_max_s <= 0:
             raise LimitsError(f"step_max_s = {self.step_max_s}: must be more than 0")
         if self.step_tokens < self.max_sequences:
@@ -91,6 +104,9 @@ class BatchLimits:
                 f"staged_set_aside = {self.set_aside} of staged_rows = {self.staged_rows}: at least 1 for urgent "
                 f"classes and 1 for the others are needed, {self.set_aside} + 1 = {self.set_aside + 1} in all"
             )
+
+    def slot_part(self, priority: PriorityClass) -> Part:
+        return self.slot_parts.get(priority) or Part(0, self.max_sequences)
 
     def staging_quota(self, priority: PriorityClass) -> int:
         if self.staged_by_class is None:

@@ -5,9 +5,10 @@ Knows rows and token counts. Does not know token ids, tensors or time.
 
 from dataclasses import dataclass
 
+from kvcache.swap_plan import BlockCopy
 from scheduling.state import RequestState
 
-__all__ = ["Chunk", "Outcome", "StepPlan"]
+__all__ = ["Chunk", "Eviction", "Outcome", "StepPlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,38 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Eviction:
+    """A row that lost its blocks; its tokens are kept."""
+
+    row: int
+    for_row: int
+    """Who needed the room; possibly itself."""
+    swapped: bool
+    """Its KV is copied out; else it is computed again, as far as it is not found."""
+    computed_tokens: int
+    swap_s: float | None
+    """What swapping was estimated to take, out and in; None where that was no choice."""
+    recompute_s: float
+    """What recomputing was estimated to take."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """Chunks in the order of the step: strict decode, strict prefill, other decode, other prefill."""
 
     chunks: tuple[Chunk, ...]
     admitted: tuple[int, ...]
     """Rows that got their slot and blocks in this plan."""
-    preempted: tuple[int, ...]
-    """Rows that lost their blocks in this plan; their tokens are kept and computed again later."""
+    evictions: tuple[Eviction, ...]
+    """Rows that lost their blocks in this plan."""
+    swaps: tuple[BlockCopy, ...]
+    """To be done in this order, before the chunks; also if the plan is dropped."""
     predicted_s: float
     """The step's predicted length."""
+
+    @property
+    def preempted(self) -> tuple[int, ...]:
+        return tuple(eviction.row for eviction in self.evictions)
 
     @property
     def prefill_tokens(self) -> int:

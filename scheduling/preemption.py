@@ -1,38 +1,210 @@
-"""Who gives up its blocks when a running sequence needs one and none is free.
+"""Who gives way when there is no room: for a running request's growth, or for a newcomer that is entitled to it.
 
-Knows running sequences. Does not know blocks, and does not preempt: `scheduling.batch` does.
+Knows running sequences, what classes are entitled to, and slack. Does not preempt: `scheduling.batch` does. Whatever
+happens to a victim, its tokens are kept, and so its output is the same.
 
-The victim's KV is computed again later (preemption by recomputation); its tokens are kept, so its output is the same.
+**Triggers.**
+
+1. *Growth*: a decode needs a block and none is free. The requester itself is a candidate, so there is always a victim.
+2. *A strict newcomer* finds no blocks or no slot: everybody who is not strict is a candidate.
+3. *A newcomer whose class is within its reserve*, of blocks or of slots, finds none: borrowers of what it is short of
+   are, of lower or equal priority. Borrowing is judged as it would be after the victims before. Enough victims, or
+   none.
+
+A step's token budget is no trigger: strict prompts come first in it (`scheduling.step_order`).
+
+**One key**: the least urgent service class first, then borrowers, then the most slack, then the least waste, then the
+one admitted last. Slack is the time to the next deadline of the class's SLO: to the first token before it, to the last
+token after; without an SLO it is infinite. Waste is what was computed and nobody shares.
+
+**Who is spared.**
+
+- A strict sequence never gives way to one that is not.
+- A sequence that was suspended is no victim again before it has got further than it was: two that need the same block
+  can't undo each other's work for ever. To a strict requester that protection is nothing.
+- Classes that are not `preemptible`.
+- Requests of a tenant whose budget for this window is spent. The one that would have been next is demoted to batch
+  instead: it goes on, and later gives way as batch does.
+
+A victim keeps its place: it is readmitted before its class's newcomers, in the order of first admissions.
+
+Selecting *some* of a victim's blocks (its tail) would need sequences that run with holes. The prefix cache gives the
+same without: a victim's blocks are freed last block first, taken only as they are needed, and what was not taken by the
+time it comes back is found.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from math import inf
 
-from scheduling.running import RunningSequence
+from kvcache.manager import KVCacheManager
+from kvcache.partitions import Part
+from scheduling.index import Index
+from scheduling.preemption_budget import PreemptionBudget
+from scheduling.preemption_rules import PreemptionRules
+from scheduling.priority import PriorityClass
+from scheduling.running import RunningSequence, RunningSet
 
-__all__ = ["choose_victim"]
+__all__ = ["BATCH", "Preemption"]
 
+BATCH = PriorityClass.P2
+"""What a request is demoted to."""
 
-def choose_victim(running: Iterable[RunningSequence], requester: RunningSequence) -> RunningSequence:
-    """The sequence that makes room for `requester`'s next token: possibly the requester itself.
-
-    1. A strict sequence never gives way to one that is not.
-    2. A sequence that was preempted is not a victim again before it has got further than it was: two that need the
-       same block can't undo each other's work for ever. The requester is always a candidate (it decodes, so it is
-       past that mark), so there is always a victim; and to a strict requester the protection of others is nothing.
-    3. The least urgent service class first. As the requester is a candidate, nobody more urgent than it ever loses.
-    4. In a class, the one admitted last. It has the least computed, as a rule; and the one admitted first is safe
-       and ends, so that however short the pool, somebody gets on. The order is that of the *first* admission: a
-       victim that comes back is as old as before and doesn't become the natural victim of the next shortage.
-    """
-    candidates = (
-        sequence
-        for sequence in running
-        if sequence is requester
-        or (sequence.strict and requester.strict and not sequence.protected)
-        or (not sequence.strict and (requester.strict or not sequence.protected))
-    )
-    return max(candidates, key=_yields_first)
+_Key = tuple[int, bool, float, int, int]
 
 
-def _yields_first(sequence: RunningSequence) -> tuple[bool, int, int]:
-    return (not sequence.strict, sequence.service, sequence.order)
+class Preemption:
+    def __init__(
+        self,
+        rules: PreemptionRules,
+        index: Index,
+        kv: KVCacheManager,
+        running: RunningSet,
+        slots: dict[PriorityClass, Part],
+    ) -> None:
+        """`slots`: what each class is entitled to of the sequence slots."""
+        self._rules = rules
+        self._index = index
+        self._kv = kv
+        self._running = running
+        self._slots = slots
+        self._budget = PreemptionBudget(rules.budget, rules.window_s)
+        self._demotions = 0
+
+    @property
+    def demotions(self) -> int:
+        return self._demotions
+
+    # --- for growth -----------------------------------------------------------------------------------------------
+
+    def for_growth(self, requester: RunningSequence, now: float) -> RunningSequence:
+        """The sequence that makes room for `requester`'s next token: possibly the requester itself."""
+
+        def may_yield(sequence: RunningSequence) -> bool:
+            if sequence is requester:
+                return True
+            if sequence.strict and not requester.strict:
+                return False
+            if sequence.protected and (sequence.strict or not requester.strict):
+                return False
+            return sequence.service in self._rules.preemptible
+
+        candidates = sorted(filter(may_yield, self._running), key=lambda one: self._key(one, now), reverse=True)
+        return next(one for one in candidates if one is requester or self._may_suspend(one, now))
+
+    # --- for newcomers --------------------------------------------------------------------------------------------
+
+    def may_free_slot(self, priority: PriorityClass, strict: bool) -> bool:
+        """Whether somebody of this class may have a slot that another one holds. Who, is looked at later."""
+        if not self._rules.mode.evicts_for_newcomers:
+            return False
+        if strict:
+            return self._running.strict < len(self._running)
+        if self._running.count(priority) >= self._slot_part(priority).reserve:
+            return False
+        return any(
+            self._running.count(other) > self._slot_part(other).reserve for other in PriorityClass if other > priority
+        )
+
+    def for_newcomer(
+        self,
+        newcomer: RunningSequence,
+        now: float,
+        *,
+        needs_slot: bool,
+        within_reserve: bool,
+        fits: Callable[[Collection[int]], bool],
+    ) -> list[RunningSequence]:
+        """Who has to go so that the newcomer fits; nobody, if it isn't entitled to that or it wouldn't be enough.
+
+        `within_reserve`: it asks for no more blocks than its class's reserve. `fits(rows)`: whether its blocks would
+        be there without these rows.
+        """
+        if not self._rules.mode.evicts_for_newcomers:
+            return []
+        entitled_to_slot = newcomer.strict or self.may_free_slot(newcomer.service, False)
+        if needs_slot and not entitled_to_slot:
+            return []
+        needs_blocks = not fits(())
+        if needs_blocks and not (newcomer.strict or within_reserve):
+            return []
+        victims: list[RunningSequence] = []
+        rows: list[int] = []
+        while (needs_slot and not victims) or not fits(rows):
+            victim = self._next(newcomer, now, victims, needs_slot=needs_slot and not victims)
+            if victim is None:
+                return []
+            victims.append(victim)
+            rows.append(victim.row)
+        return self._only_needed(victims, needs_slot, fits)
+
+    def _next(
+        self, newcomer: RunningSequence, now: float, victims: list[RunningSequence], *, needs_slot: bool
+    ) -> RunningSequence | None:
+        candidates = [
+            sequence
+            for sequence in self._running
+            if sequence not in victims
+            and not sequence.strict
+            and sequence.service in self._rules.preemptible
+            and (newcomer.strict or self._yields_to(sequence, newcomer, victims, needs_slot))
+        ]
+        candidates.sort(key=lambda one: self._key(one, now), reverse=True)
+        return next((one for one in candidates if self._may_suspend(one, now, victims)), None)
+
+    def _yields_to(
+        self, sequence: RunningSequence, newcomer: RunningSequence, victims: Iterable[RunningSequence], needs_slot: bool
+    ) -> bool:
+        """Not to a strict newcomer: to one that is within its class's reserve."""
+        if sequence.service < newcomer.service or sequence.protected:
+            return False
+        before = [victim for victim in victims if victim.service == sequence.service]
+        if needs_slot:
+            return self._running.count(sequence.service) - len(before) > self._slot_part(sequence.service).reserve
+        return self._kv.is_borrower(
+            sequence.service, given_back=sum(self._kv.own_blocks(victim.row) for victim in before)
+        )
+
+    @staticmethod
+    def _only_needed(
+        victims: list[RunningSequence], needs_slot: bool, fits: Callable[[Collection[int]], bool]
+    ) -> list[RunningSequence]:
+        """Without those that later, larger ones have made unnecessary."""
+        for victim in victims[:-1]:
+            rest = [other for other in victims if other is not victim]
+            if fits([other.row for other in rest]) and (rest or not needs_slot):
+                victims = rest
+        return victims
+
+    # --- both -----------------------------------------------------------------------------------------------------
+
+    def suspended(self, victim: RunningSequence, now: float) -> None:
+        """The victim is suspended for somebody else."""
+        self._budget.spend(self._index.tenant_name(victim.row), now)
+
+    def _may_suspend(self, sequence: RunningSequence, now: float, victims: Collection[RunningSequence] = ()) -> bool:
+        tenant = self._index.tenant_name(sequence.row)
+        already = sum(self._index.tenant_name(victim.row) == tenant for victim in victims)
+        if self._budget.left(tenant, now) > already:
+            return True
+        if sequence.service < BATCH:
+            self._running.demote(sequence, BATCH)
+            self._index.demote(sequence.row, BATCH)
+            self._demotions += 1
+        return False
+
+    def _key(self, sequence: RunningSequence, now: float) -> _Key:
+        """The largest goes first."""
+        borrows = self._kv.is_borrower(sequence.service)
+        return (sequence.service, borrows, self._slack_s(sequence, now), -sequence.computed_tokens, sequence.order)
+
+    def _slack_s(self, sequence: RunningSequence, now: float) -> float:
+        index, row = self._index, sequence.row
+        if sequence.output_tokens == 0:
+            return index.ttft_deadline_s[row] - now
+        slo = self._rules.slos.get(index.origin_of(row))
+        if slo is None or slo.e2e_s is None:
+            return inf
+        return index.arrival_s[row] + slo.e2e_s - now
+
+    def _slot_part(self, priority: PriorityClass) -> Part:
+        return self._slots.get(priority) or Part(0, len(self._running) + 1)

@@ -5,7 +5,7 @@ evicted. Owned by `scheduling.batch.BatchScheduler` alone: nobody else changes a
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduling.priority import PriorityClass
@@ -25,6 +25,8 @@ class RunningSequence:
     prompt_tokens: int
     max_output_tokens: int
     predicted_output_tokens: int
+    block_names: Sequence[int] = ()
+    """Of what its whole blocks contain (`kvcache.block_hash`), a live list that grows with its tokens."""
     computed_tokens: int = 0
     """Tokens whose KV is in the blocks."""
     output_tokens: int = 0
@@ -32,10 +34,17 @@ class RunningSequence:
     decoding: bool = False
     """The prompt (or the recomputation) is computed, each step gives a token: state DECODE."""
     preemptions: int = 0
-    lost_tokens: int = 0
-    """Tokens that were computed and then given up, over all its preemptions."""
     protected_until: int = 0
     """Not a victim again before more tokens than this are computed: what it had when it was last preempted."""
+    sat_out: int = 0
+    """Steps in a row that a decoding sequence was left out of, for a strict prompt."""
+    causer: "RunningSequence | None" = None
+    """Of the preemption that it has not come back from: who needed the room, and is charged for the work done twice."""
+    gave_up_tokens: int = 0
+    """Computed when it was last preempted."""
+    swapped: bool = False
+    """Its last preemption was by swap."""
+    ended: bool = False
 
     @property
     def known_tokens(self) -> int:
@@ -61,13 +70,16 @@ class RunningSequence:
     def protected(self) -> bool:
         return self.preemptions > 0 and self.computed_tokens <= self.protected_until
 
-    def give_up(self) -> None:
-        """Its blocks are gone: everything computed is to be computed again."""
+    def give_up(self, causer: "RunningSequence", *, swapped: bool) -> None:
+        """Its blocks are gone."""
         self.preemptions += 1
-        self.lost_tokens += self.computed_tokens
         self.protected_until = self.most_computed_tokens
+        self.gave_up_tokens = self.computed_tokens
+        self.causer = causer
+        self.swapped = swapped
         self.computed_tokens = 0
         self.decoding = False
+        self.sat_out = 0
 
 
 class RunningSet:
@@ -77,18 +89,28 @@ class RunningSet:
         self._sequences: list[RunningSequence] = []
         self._by_row: dict[int, RunningSequence] = {}
         self._strict = 0
+        self._counts = [0] * len(PriorityClass)
 
     def add(self, sequence: RunningSequence) -> None:
         assert sequence.row not in self._by_row, f"row {sequence.row} runs already"
         self._sequences.insert(self._position(sequence.order), sequence)
         self._by_row[sequence.row] = sequence
         self._strict += sequence.strict
+        self._counts[sequence.service] += 1
 
     def remove(self, sequence: RunningSequence) -> None:
         del self._by_row[sequence.row]
         removed = self._sequences.pop(self._position(sequence.order))
         assert removed is sequence, f"rows {removed.row} and {sequence.row} have one place"
         self._strict -= sequence.strict
+        self._counts[sequence.service] -= 1
+
+    def demote(self, sequence: RunningSequence, service: PriorityClass) -> None:
+        assert sequence.row in self._by_row, f"row {sequence.row} does not run"
+        assert not sequence.strict, f"{sequence} is strict"
+        self._counts[sequence.service] -= 1
+        sequence.service = service
+        self._counts[service] += 1
 
     def get(self, row: int) -> RunningSequence | None:
         return self._by_row.get(row)
@@ -111,6 +133,10 @@ class RunningSet:
         """How many of them are of strict classes."""
         return self._strict
 
+    def count(self, service: PriorityClass) -> int:
+        """How many of them are of this service class."""
+        return self._counts[service]
+
     def _position(self, order: int) -> int:
         return bisect_left(self._sequences, order, key=_order)
 
@@ -119,6 +145,9 @@ class RunningSet:
         assert orders == sorted(set(orders)), f"not in order of admission: {orders}"
         assert self._by_row == {sequence.row: sequence for sequence in self._sequences}, "rows and sequences differ"
         assert self._strict == sum(sequence.strict for sequence in self._sequences), "strict sequences miscounted"
+        for priority in PriorityClass:
+            counted = sum(sequence.service == priority for sequence in self._sequences)
+            assert counted == self._counts[priority], f"{counted} of {priority!r} run, {self._counts[priority]} counted"
         for sequence in self._sequences:
             assert sequence.computed_tokens < sequence.known_tokens, f"{sequence}: nothing left to compute"
             if sequence.decoding:

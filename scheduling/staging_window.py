@@ -9,7 +9,7 @@ quotas say (there are at most as many a class as slots are free). And what the d
 guess may be wrong: then a row waits tokenised, and holds its place in the quota, while others pass it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scheduling.index import Index
 from scheduling.limits import BatchLimits
@@ -31,6 +31,8 @@ class StagingWindow:
         self._handed_out: set[int] = set()
         self._output_limits: dict[int, int] = {}
         """Staged rows and the most output tokens of each."""
+        self._block_names: dict[int, Sequence[int]] = {}
+        """Of the same rows."""
         self._class_of: dict[int, PriorityClass] = {}
         self._held = [0] * len(PriorityClass)
         """Rows handed out or staged, by class."""
@@ -62,11 +64,12 @@ class StagingWindow:
                 break
         return rows
 
-    def staged(self, row: int, max_output_tokens: int) -> None:
+    def staged(self, row: int, max_output_tokens: int, block_names: Sequence[int]) -> None:
         """The staging thread is done with the row."""
         assert row in self._handed_out, f"row {row} was not handed out to be staged"
         self._handed_out.remove(row)
         self._output_limits[row] = max_output_tokens
+        self._block_names[row] = block_names
 
     def is_staged(self, row: int) -> bool:
         return row in self._output_limits
@@ -77,6 +80,9 @@ class StagingWindow:
     def output_limit(self, row: int) -> int:
         return self._output_limits[row]
 
+    def block_names(self, row: int) -> Sequence[int]:
+        return self._block_names[row]
+
     def leave(self, row: int) -> None:
         """The row was admitted or has ended. Rows that were never handed out may leave too."""
         priority = self._class_of.pop(row, None)
@@ -84,6 +90,7 @@ class StagingWindow:
             self._held[priority] -= 1
             self._handed_out.discard(row)
             self._output_limits.pop(row, None)
+            self._block_names.pop(row, None)
 
     @property
     def handed_out(self) -> int:

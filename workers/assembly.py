@@ -7,6 +7,7 @@ the tests build their engines here too, so they run what production runs.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from kvcache.block_hash import BlockHasher
 from kvcache.manager import KVCacheManager
 from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
@@ -22,7 +23,7 @@ from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.step_time import LinearStepTime, StepTimeTracker
 from scheduling.tree import TreeConfig
-from workers.config import EngineConfig
+from workers.config import EngineConfig, KVConfig
 from workers.detokenizer import Detokenizer
 from workers.engine import Engine, EngineMessage
 from workers.mailbox import Mailbox
@@ -36,6 +37,7 @@ __all__ = [
     "Assembly",
     "assemble",
     "batch_limits",
+    "block_hasher",
     "class_tree",
     "cost_model",
     "engine_inbox",
@@ -75,6 +77,13 @@ def cost_model(kind: CostKind, rates: LinearStepTime, max_sequences: int) -> Cos
         output_token_s = rates.predict(0, max_sequences, 0) / max_sequences
         return CostModel.measured(rates.per_prefill_token_s, output_token_s)
     return CostModel(logarithmic=kind is CostKind.LOG)
+
+
+def block_hasher(config: KVConfig, runner: ModelRunner, model_name: str, dtype: str) -> BlockHasher | None:
+    """What names the blocks' content; None where nothing is to be shared."""
+    if not config.prefix_cache:
+        return None
+    return BlockHasher(runner.block_size, model=model_name, adapter="", dtype=dtype, by_tenant=config.isolate_tenants)
 
 
 def class_tree(
@@ -157,6 +166,7 @@ def assemble(
     outbox: Outbox,
     inbox: Mailbox[EngineMessage],
     stage: Callable[[StageJob], None],
+    hasher: BlockHasher | None,
     new_detokenizer: Callable[[], Detokenizer],
     clock: Callable[[], float],
     cpu_clock: Callable[[], float],
@@ -198,6 +208,7 @@ def assemble(
         inbox=inbox,
         outbox=outbox,
         stage=stage,
+        hasher=hasher,
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,

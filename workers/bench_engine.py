@@ -20,7 +20,7 @@ import orjson
 
 from scheduling.priority import PriorityClass
 from topics.record import InboundRecord, RecordId
-from workers.assembly import assemble, engine_inbox
+from workers.assembly import assemble, block_hasher, engine_inbox
 from workers.config import WorkerConfig, load_config
 from workers.detokenizer import Detokenizer, DetokenizerFactory
 from workers.engine_thread import EngineThread
@@ -88,7 +88,8 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
     def prepare(arrival: Arrival) -> Any:
         return builder.prepare(arrival.record, arrival.headers)
 
-    staging = Staging(prepare, inbox.put, sink.on_broken)
+    hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
+    staging = Staging(prepare, inbox.put, sink.on_broken, hasher)
     parts = assemble(
         config.engine,
         config.scheduling,
@@ -99,6 +100,7 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
         outbox=outbox,
         inbox=inbox,
         stage=staging.submit,
+        hasher=hasher,
         new_detokenizer=sink.new_detokenizer,
         clock=time.monotonic,
         cpu_clock=time.thread_time,

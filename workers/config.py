@@ -28,6 +28,7 @@ __all__ = [
     "EngineConfig",
     "HealthConfig",
     "IngressConfig",
+    "KVConfig",
     "KafkaConfig",
     "ModelConfig",
     "SchedulingConfig",
@@ -109,6 +110,14 @@ class EngineConfig(Section):
     """Memory of the KV cache; a share of what is free where absent."""
 
 
+class KVConfig(Section):
+    prefix_cache: bool = True
+    """Prompts that begin like an earlier one start behind what it has computed. One cache for all classes."""
+    isolate_tenants: bool = False
+    """True: nothing is shared between tenants, so that no one can tell by the time what another one asked; what they
+    have in common is then computed once for each."""
+
+
 class IngressConfig(Section):
     max_rows: int = Field(100_000, ge=16)
     """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
@@ -159,6 +168,7 @@ class WorkerConfig(BaseSettings):
     kafka: KafkaConfig = KafkaConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
+    kv: KVConfig = KVConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     ingress: IngressConfig = IngressConfig()
     egress: EgressConfig = EgressConfig()

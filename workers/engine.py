@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from kvcache.block_hash import BlockHasher
 from kvcache.manager import KVCacheManager
 from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
@@ -112,12 +113,14 @@ class Engine:
         inbox: Mailbox[EngineMessage],
         outbox: Outbox,
         stage: Callable[[StageJob], None],
+        hasher: BlockHasher | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: names
+        blocks as they fill with sampled tokens, as staging did those of prompts; None without a prefix cache."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
@@ -129,6 +132,7 @@ class Engine:
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
+        self._hasher = hasher
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
@@ -302,10 +306,17 @@ class Engine:
             prepared=prepared,
             timeline=Timeline(arrived_s=arrival.arrived_s, staged_s=now),
             token_ids=list(prepared.prompt_token_ids),
+            block_names=list(message.block_names),
             stop=stop,
         )
         self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
-        self._scheduler.staged(row, len(prepared.prompt_token_ids), prepared.max_output_tokens, now)
+        self._scheduler.staged(
+            row,
+            len(prepared.prompt_token_ids),
+            prepared.max_output_tokens,
+            now,
+            block_names=self._requests[row].block_names,
+        )
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -320,9 +331,10 @@ class Engine:
         try:
             sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
-            # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV.
-            for position in fault.sequences:
-                row = plan.chunks[position].row
+            # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
+            # block that held no number would go on with what it was scrubbed to.
+            rows = {plan.chunks[position].row for position in fault.sequences}
+            for row in sorted(rows.union(self._kv.distrust(fault.blocks))):
                 self._scheduler.fail(row, now)
                 self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
             return
@@ -359,6 +371,8 @@ class Engine:
     def _accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:
         """Take a sampled token; say whether it was the last."""
         request.token_ids.append(token)
+        if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
+            self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
         timeline, prepared = request.timeline, request.prepared
         timeline.last_token_s = now
         if timeline.first_token_s is None:

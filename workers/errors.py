@@ -50,10 +50,12 @@ class EngineFault(RuntimeError):
 class NotFiniteLogits(EngineFault):
     """The logits of some sequences are not numbers; their KV blocks hold finite values again."""
 
-    def __init__(self, sequences: Sequence[int]) -> None:
-        """`sequences`: positions in the step's list of sequences."""
+    def __init__(self, sequences: Sequence[int], blocks: Sequence[int] = ()) -> None:
+        """`sequences`: positions in the step's list of sequences. `blocks`: of theirs, those that held values that
+        are no numbers; whoever else shares one of them is lost as well."""
         super().__init__(f"the logits of {len(sequences)} sequence(s) of the step are not numbers: {[*sequences]}")
         self.sequences = tuple(sequences)
+        self.blocks = tuple(blocks)
 
 
 class OutOfMemory(EngineFault):

@@ -27,6 +27,8 @@ class LoadedModel:
     runner: ModelRunner
     tokenizer: ChatTokenizer
     limits: ModelLimits
+    dtype: str
+    """In which it computes, and holds its KV."""
     rates: LinearStepTime
     """What a step takes, as measured at the warm-up."""
     summary: str
@@ -60,6 +62,7 @@ def load_model(
         runner=runner,
         tokenizer=cast(ChatTokenizer, tokenizer),
         limits=runner.limits,
+        dtype=str(placement.dtype).removeprefix("torch."),
         rates=rates,
         summary=(
             f"{names[0]} on {placement}: context {runner.limits.context_tokens:,} tokens, "

@@ -80,6 +80,8 @@ class EngineRequest:
     timeline: Timeline
     token_ids: list[int]
     """Prompt and output so far."""
+    block_names: list[int]
+    """Of what the whole blocks of these tokens contain; it grows with them, and the KV accounting reads it."""
     stop: StopMatching | None
 
     @property

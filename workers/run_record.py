@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvcache.manager import KVCacheStatistics
+from kvcache.statistics import KVCacheStatistics
 from scheduling.batch import BatchStatistics
 from scheduling.length import LengthStatistics
 from scheduling.priority import PriorityClass

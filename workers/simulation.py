@@ -10,13 +10,15 @@ What differs from a real worker, and should be kept in mind:
 - Staging takes a fixed time a request on one thread (`staging_s`), by default none.
 - A request ends after the number of tokens that its trace says; the scheduler knows only `max_tokens`.
 - There are no hard deadlines: no public trace has any.
-- Prompt prefixes are not shared yet, for `kvcache` has no prefix cache yet.
+- Prompts share a prefix where the trace says so (Mooncake's hashes); what a request alone computed it finds again when
+  it comes back after a preemption. No prompt continues an earlier answer.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import overload
 
 from kvcache.manager import KVCacheManager
 from scheduling.batch import BatchScheduler
@@ -34,7 +36,7 @@ from workers.run_record import RequestRecord, RunRecord, RunRecorder
 from workers.step_models import StepDuration
 from workers.trace_mix import ArrivingRequest
 
-__all__ = ["EngineModel", "KnownLengths", "Policy", "Simulation", "SimulationStuck"]
+__all__ = ["BlockNames", "EngineModel", "KnownLengths", "Policy", "Simulation", "SimulationStuck"]
 
 _MOST_IDLE_TURNS = 1_000
 
@@ -78,6 +80,42 @@ class Policy:
     make: Callable[[Index, CostModel], Qdisc]
     strict_classes: frozenset[PriorityClass] = frozenset()
     """Those whose tokens go first in a step."""
+
+
+class BlockNames(Sequence[int]):
+    """What a request's blocks contain, prompt and output, named without being written out.
+
+    Blocks that lie wholly within the prompt's hashed pieces are named by the piece and their place in it, so equal
+    pieces are equal blocks (the trace's hashes are chained already); all others by the request.
+    """
+
+    def __init__(self, request: ArrivingRequest, block_size: int) -> None:
+        hashed = min(len(request.prefix_hashes) * request.prefix_tokens, request.prompt_tokens)
+        self._hashes = request.prefix_hashes
+        self._blocks_a_piece = request.prefix_tokens // block_size
+        self._shared = hashed // block_size if self._blocks_a_piece * block_size == request.prefix_tokens else 0
+        self._length = (request.prompt_tokens + request.output_tokens) // block_size
+        self._own = request.number << _PLACE_BITS
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[int]: ...
+    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(self._length))]
+        if place >= self._length:
+            raise IndexError(place)
+        if place < self._shared:
+            piece, rest = divmod(place, self._blocks_a_piece)
+            return -1 - (self._hashes[piece] << _PLACE_BITS | rest)
+        return self._own | place
+
+
+_PLACE_BITS = 24
 
 
 class KnownLengths:
@@ -192,7 +230,8 @@ class Simulation:
         while self._staging and self._staging[0][0] <= self._now:
             _, row = self._staging.popleft()
             request = self._records[row].request
-            self._scheduler.staged(row, request.prompt_tokens, self._max_tokens(request), self._now)
+            names = BlockNames(request, self._engine.block_size)
+            self._scheduler.staged(row, request.prompt_tokens, self._max_tokens(request), self._now, names)
             done = True
         return done or bool(rows)
 

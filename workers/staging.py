@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kvcache.block_hash import BlockHasher
 from topics.errors import RequestError
 from workers.prompt import PreparedRequest
 from workers.request import Arrival
@@ -30,6 +31,8 @@ class StageJob:
 class Staged:
     job: StageJob
     prepared: PreparedRequest
+    block_names: tuple[int, ...] = ()
+    """Of what the prompt's whole blocks will contain (`kvcache.block_hash`); none without a prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,15 @@ class Staging:
         prepare: Callable[[Arrival], PreparedRequest],
         deliver: Callable[[Staged | Refused], None],
         on_broken: Callable[[BaseException], None],
+        hasher: BlockHasher | None = None,
     ) -> None:
-        """`prepare` raises `RequestError` for what the client got wrong; `deliver` must not block.
+        """`prepare` raises `RequestError` for what the client got wrong; `deliver` must not block. Without `hasher`
+        nothing is named, and so nothing found in the prefix cache.
 
         `on_broken` is called from the thread when it ends by an error: nothing will be staged any more.
         """
         self._prepare = prepare
+        self._hasher = hasher
         self._deliver = deliver
         self._on_broken = on_broken
         self._stopping = False
@@ -94,7 +100,11 @@ class Staging:
 
     def _stage(self, job: StageJob) -> Staged | Refused:
         try:
-            return Staged(job, self._prepare(job.arrival))
+            prepared = self._prepare(job.arrival)
+            names: list[int] = []
+            if self._hasher is not None:
+                names = self._hasher.names(prepared.prompt_token_ids, job.arrival.tenant)
+            return Staged(job, prepared, tuple(names))
         except RequestError as error:
             return Refused(job, error)
         except (KeyboardInterrupt, SystemExit, MemoryError):

@@ -118,6 +118,10 @@ class TransformersRunner:
     def num_blocks(self) -> int:
         return self._storage.num_blocks
 
+    @property
+    def storage(self) -> KVStorage:
+        return self._storage
+
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         """See `ModelRunner.step`. The sequences lie in the step in this order."""
         if not sequences:
@@ -133,10 +137,9 @@ class TransformersRunner:
                 )
         if drawn.not_finite:
             bad = [sampling[row] for row in drawn.not_finite]
-            for position in bad:
-                # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
-                self._storage.scrub(sequences[position].block_ids)
-            raise NotFiniteLogits(bad)
+            # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
+            blocks = [block for position in bad for block in self._storage.scrub(sequences[position].block_ids)]
+            raise NotFiniteLogits(bad, blocks)
         self._steps += 1
         self._tokens += sum(len(sequence.token_ids) for sequence in sequences)
         self._sampled += len(sampling)

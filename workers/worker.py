@@ -33,7 +33,7 @@ from topics.record import InboundRecord
 from topics.record_producer import ProducerStoppedError
 from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
 from topics.transactional_replies import TransactionalReplies
-from workers.assembly import assemble, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
+from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
@@ -134,10 +134,12 @@ class Worker:
         )
         new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
         self._inbox = engine_inbox(config.ingress.max_rows)
+        hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
             lambda arrival: prepare(builder, arrival),
             self._inbox.put,
             self._on_thread_broken,
+            hasher,
         )
         self._parts = assemble(
             config.engine,
@@ -149,6 +151,7 @@ class Worker:
             outbox=self._outbox,
             inbox=self._inbox,
             stage=self._staging.submit,
+            hasher=hasher,
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
             cpu_clock=time.thread_time,

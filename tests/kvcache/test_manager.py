@@ -2,6 +2,8 @@ import pytest
 
 from kvcache.manager import KVCacheManager
 
+NAMES = [101, 102, 103, 104, 105, 106]
+
 
 def test_allocate_covers_the_tokens() -> None:
     kv = KVCacheManager(num_blocks=10, block_size=4)
@@ -20,13 +22,19 @@ def test_allocate_is_all_or_nothing() -> None:
     kv.check_integrity()
 
 
-def test_predicted_growth_is_promised_and_keeps_newcomers_out() -> None:
-    kv = KVCacheManager(num_blocks=4, block_size=4)
-    assert kv.allocate(1, 4, owner_class=0, predicted_tokens=12) is not None
+def test_predicted_growth_keeps_newcomers_out() -> None:
+    kv = KVCacheManager(num_blocks=4, block_size=1)
+    assert kv.allocate(1, 1, owner_class=0, predicted_tokens=3) is not None
     assert (kv.free_blocks, kv.reserved_blocks) == (3, 2)
-    assert kv.can_admit(4)
-    assert not kv.can_admit(5)
-    assert kv.allocate(2, 4, owner_class=0, predicted_tokens=5) is None
+    assert kv.allocate(2, 1, owner_class=0, predicted_tokens=3) is None, "both at 3 tokens would be 6"
+    assert kv.allocate(2, 1, owner_class=0, predicted_tokens=2) is not None, "it ends before the other is at 3"
+
+
+def test_where_nobody_may_be_evicted_everybodys_longest_must_fit_at_once() -> None:
+    kv = KVCacheManager(num_blocks=4, block_size=1, firm=True)
+    assert kv.allocate(1, 1, owner_class=0, predicted_tokens=3) is not None
+    assert kv.allocate(2, 1, owner_class=0, predicted_tokens=2) is None
+    assert kv.allocate(2, 1, owner_class=0, predicted_tokens=1) is not None
 
 
 def test_growth_uses_its_promise_first() -> None:
@@ -60,12 +68,23 @@ def test_release_gives_back_blocks_and_promise() -> None:
     kv.allocate(1, 8, owner_class=2, predicted_tokens=16)
     assert kv.release(1) == 2
     assert (kv.free_blocks, kv.reserved_blocks, kv.used_blocks(2)) == (4, 0, 0)
-    assert kv.can_admit(16)
 
 
-def test_the_start_of_a_released_table_is_taken_again_last() -> None:
+def test_of_a_released_table_the_end_is_taken_again_first() -> None:
     kv = KVCacheManager(num_blocks=3, block_size=1)
-    kv.allocate(1, 3, owner_class=0)
+    kv.allocate(1, 3, owner_class=0, names=NAMES)
+    kv.computed(1, 3)
+    kv.release(1)
+    kv.allocate(2, 1, owner_class=0)
+    assert list(kv.table(2)) == [2]
+    kv.allocate(3, 2, owner_class=0, names=NAMES)
+    assert list(kv.table(3)) == [0, 1], "the start can still be found, and its last token is computed"
+
+
+def test_blocks_whose_content_has_no_name_are_taken_first_of_all() -> None:
+    kv = KVCacheManager(num_blocks=3, block_size=1)
+    kv.allocate(1, 3, owner_class=0, names=NAMES)
+    kv.computed(1, 2)
     kv.release(1)
     kv.allocate(2, 1, owner_class=0)
     assert list(kv.table(2)) == [2]

@@ -51,7 +51,7 @@ def test_scrub_makes_the_named_blocks_finite_and_leaves_what_is_finite() -> None
     kv.blocks[1, 0, 0, 0, 0, 0] = float("nan")
     kv.blocks[3, 2, 1, 1, 3, 7] = float("inf")
     kv.blocks[4, 0] = float("nan")
-    kv.scrub([1, 3])
+    assert kv.scrub([1, 2, 3]) == [1, 3], "it says which"
     assert kv.blocks[[1, 3]].isfinite().all()
     assert kv.blocks[[1, 3]].eq(1.5).sum() == 2 * 3 * 2 * 2 * 4 * 8 - 2
     assert kv.blocks[4, 0].isnan().all(), "other blocks are not looked at"

@@ -14,19 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcache.partitions import Share, divide
 from scheduling.accounting import AccountedQdisc
 from scheduling.cost import CostModel
 from scheduling.default_tree import default_tree
 from scheduling.index import Index
 from scheduling.plan import Chunk, StepPlan
 from scheduling.policies import make_qdisc
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import EVERYTHING, Qdisc, Room
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime
+from scheduling.swap_rule import SwapRates
 from tests.scheduling.batch_rig import P0, PlainDiscipline, Rig
 
 CONTEXT = 40
+SHARES = {0: Share(0.2, 0.6), 1: Share(0.3), 2: Share(0.1)}
 STEP_TIME = LinearStepTime(
     fixed_s=0.010, per_prefill_token_s=0.001, per_decode_sequence_s=0.002, per_context_token_s=1e-5
 )
@@ -52,6 +56,8 @@ class Case:
     staging_turns: int
     deadline_s: float
     cancel_turn: int | None
+    family: int = 0
+    """Prompts of one family begin alike."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,11 @@ class World:
     staged_rows: int
     predicted: int | None
     paused_turns: frozenset[int]
+    mode: PreemptionMode = PreemptionMode.RECOMPUTE
+    parts: bool = False
+    swap_places: int = 0
+    cache: bool = False
+    sit_out_steps: int = 2
 
 
 @st.composite
@@ -83,6 +94,7 @@ def worlds(draw: st.DrawFn) -> World:
         staging_turns=st.integers(0, 4),
         deadline_s=st.one_of(st.just(inf), st.floats(0.01, 1.0)),
         cancel_turn=st.one_of(st.none(), st.integers(0, 60)),
+        family=st.integers(0, 3),
     )
     block_size = draw(st.sampled_from([1, 4, 16]))
     max_sequences = draw(st.integers(1, 8))
@@ -100,6 +112,11 @@ def worlds(draw: st.DrawFn) -> World:
         staged_rows=draw(st.integers(2, 16)),
         predicted=draw(st.one_of(st.none(), st.integers(1, 20))),
         paused_turns=draw(st.frozensets(st.integers(0, 40), max_size=10)),
+        mode=draw(st.sampled_from(PreemptionMode)),
+        parts=draw(st.booleans()),
+        swap_places=draw(st.sampled_from([0, 3, 30])),
+        cache=draw(st.booleans()),
+        sit_out_steps=draw(st.integers(0, 3)),
     )
 
 
@@ -114,6 +131,11 @@ class Watched:
     most_computed: int = 0
     computed_in_all: int = 0
     lost: int = 0
+    """Computed and given up, swapped or not."""
+    skipped: int = 0
+    """Not computed, for it was there when it was admitted or came back."""
+    first_hit: int | None = None
+    sat_out: int = 0
     preemptions: int = 0
     protected_until: int = 0
     """What it had computed when it was last preempted."""
@@ -123,6 +145,10 @@ class Watched:
     preempted: bool = False
     decoding: bool = False
     order: int = 0
+
+    @property
+    def protected(self) -> bool:
+        return self.preemptions > 0 and self.computed <= self.protected_until
 
     @property
     def running(self) -> bool:
@@ -142,6 +168,7 @@ class Simulation:
     picks: list[int] = field(default_factory=list)
     """Rows in the order in which the discipline gave them."""
     admissions: int = 0
+    named: int = 0
 
     def __post_init__(self) -> None:
         world = self.world
@@ -159,6 +186,12 @@ class Simulation:
             backfill_limit=world.backfill_limit,
             staged_rows=world.staged_rows,
             staged_set_aside=1,
+            sit_out_steps=world.sit_out_steps,
+            slot_parts=divide("slots", world.max_sequences, SHARES) if world.parts else {},
+            parts=divide("blocks", world.blocks, SHARES) if world.parts else None,
+            preemption=PreemptionRules(mode=world.mode),
+            swap_places=world.swap_places,
+            swap_rates=SwapRates(1, 1e4, 1e4) if world.swap_places else None,
         )
         self.rig.lengths.output_tokens = world.predicted
         dequeue = self.rig.qdisc.dequeue
@@ -203,11 +236,21 @@ class Simulation:
             watched = self.watched[row]
             case = watched.case
             answer = min(case.answer, CONTEXT - case.prompt)
-            self.rig.stage(row, case.prompt, answer, max_output=max(1, answer))
+            names = self.names(watched, case.prompt + answer) if self.world.cache else ()
+            self.rig.stage(row, case.prompt, answer, max_output=max(1, answer), names=names)
             watched.known = case.prompt
         for row in self.rig.scheduler.take_impossible():
             assert self.watched[row].case.prompt + 1 > CONTEXT
             self.end(row, RequestState.FAILED)
+
+    def names(self, watched: Watched, tokens: int) -> list[int]:
+        """The first half of a prompt is its family's, the rest its own."""
+        size, shared = self.world.block_size, watched.case.prompt // 2
+        self.named += 1
+        return [
+            watched.case.family * 1000 + end if end <= shared else self.named * 1_000_000 + end
+            for end in range(size, tokens + 1, size)
+        ]
 
     def cancel_due(self, turn: int) -> None:
         for row, watched in list(self.watched.items()):
@@ -265,30 +308,37 @@ class Simulation:
 
     def check_victims(self, plan: StepPlan) -> None:
         """Nobody is evicted before it got further than last time, nor while somebody less entitled stays."""
-        stay = [watched for row, watched in self.watched.items() if watched.running and row not in plan.preempted]
-        strict_decodes = any(self.strict(watched) and watched.decoding for watched in stay)
-        for row in plan.preempted:
-            victim = self.watched[row]
+        gone = {eviction.row for eviction in plan.evictions}
+        stay = [watched for row, watched in self.watched.items() if watched.running and row not in gone]
+        for eviction in plan.evictions:
+            victim, causer = self.watched[eviction.row], self.watched[eviction.for_row]
             assert victim.running
-            assert not victim.preemptions or victim.computed > victim.protected_until or strict_decodes, (
-                "a victim again without progress"
-            )
-            for other in stay:
-                protected = other.preemptions and other.computed <= other.protected_until
-                assert protected or self.yields_first(other) < self.yields_first(victim), "the wrong victim"
+            assert self.world.mode is not PreemptionMode.NONE
+            assert eviction.computed_tokens == victim.computed
+            assert not self.strict(victim) or self.strict(causer)
+            assert not victim.protected or self.strict(causer), "a victim again without progress"
+            assert victim.case.priority >= causer.case.priority, "somebody more urgent lost"
+            if not causer.running:
+                assert self.world.mode.evicts_for_newcomers
+                assert eviction.for_row in plan.admitted, "evicted for somebody who did not enter"
+                assert self.strict(causer) or self.world.parts, "nobody has a reserve"
+            elif not self.world.parts:
+                for other in stay:
+                    assert other.protected or self.yields_first(other) < self.yields_first(victim), "the wrong victim"
 
-    def yields_first(self, watched: Watched) -> tuple[bool, PriorityClass, int]:
-        return not self.strict(watched), watched.case.priority, watched.order
+    def yields_first(self, watched: Watched) -> tuple[bool, PriorityClass, int, int]:
+        return not self.strict(watched), watched.case.priority, -watched.computed, watched.order
 
     def preempt(self, row: int) -> None:
         watched = self.watched[row]
         assert watched.running
         watched.preemptions += 1
         watched.lost += watched.computed
-        watched.protected_until = watched.computed
+        watched.protected_until = max(watched.protected_until, watched.computed)
         watched.computed = 0
         watched.preempted = True
         watched.decoding = False
+        watched.sat_out = 0
 
     def admit(self, row: int) -> None:
         watched = self.watched[row]
@@ -299,6 +349,16 @@ class Simulation:
             watched.order = self.admissions
         watched.admitted = True
         watched.preempted = False
+        sequence = self.rig.scheduler.running(row)
+        watched.computed = sequence.computed_tokens
+        watched.decoding = sequence.decoding
+        watched.skipped += watched.computed
+        if watched.first_hit is None:
+            watched.first_hit = watched.computed
+            watched.most_computed = watched.computed
+        assert watched.computed < watched.known, "one token at least is computed"
+        if not self.world.cache and not self.world.swap_places:
+            assert watched.computed == 0
         del self.passed[row]
 
     def compute(self, chunk: Chunk) -> None:
@@ -323,10 +383,16 @@ class Simulation:
         assert sum(chunk.tokens for chunk in plan.chunks) <= world.step_tokens
         assert plan.chunks
         decodes = {row for row, watched in self.watched.items() if watched.decoding}
-        assert decodes == {chunk.row for chunk in plan.chunks if chunk.decode}, "a decode was left out"
+        left_out = decodes - {chunk.row for chunk in plan.chunks if chunk.decode}
+        strict_prompt = any(self.strict(self.watched[chunk.row]) and not chunk.decode for chunk in plan.chunks)
+        for row in decodes:
+            watched = self.watched[row]
+            watched.sat_out = watched.sat_out + 1 if row in left_out else 0
+            assert watched.sat_out <= world.sit_out_steps, "a stream paused for too long"
+            assert not watched.sat_out or (strict_prompt and not self.strict(watched)), "a decode was left out"
         if plan.prefill_tokens > world.prefill_floor:
             assert plan.predicted_s <= world.step_max_s + 1e-9
-        if len(running) > len(decodes):
+        if len(running) > len(decodes) and not left_out:
             assert plan.prefill_tokens >= 1, "prompts don't get on"
 
     def check_order(self, plan: StepPlan) -> None:
@@ -365,30 +431,41 @@ class Simulation:
         for watched in self.finished:
             # All but the last sampled token are computed once, and once more for every time they were lost.
             if watched.output and watched.output == min(watched.case.answer, CONTEXT - watched.case.prompt):
-                assert watched.computed_in_all == watched.case.prompt + watched.output - 1 + watched.lost
+                due = watched.case.prompt + watched.output - 1 + watched.lost - watched.skipped
+                assert watched.computed_in_all == due
         assert rig.kv.free_blocks == world.blocks
         assert rig.kv.reserved_blocks == 0
         assert len(rig.index) == 0
         statistics = rig.scheduler.statistics()
-        assert statistics.lost_tokens == sum(watched.lost for watched in self.finished)
+        suspensions = statistics.suspensions
+        lost = sum(watched.lost for watched in self.finished)
+        assert suspensions.lost_tokens + suspensions.swapped_tokens == lost
+        assert rig.kv.statistics().swapped == 0
         assert statistics.prefill_tokens + statistics.decode_tokens == sum(
             watched.computed_in_all for watched in self.finished
         )
-        self.check_charges(statistics.lost_tokens)
+        self.check_charges(suspensions.lost_tokens, suspensions.lost_tokens + suspensions.swap_cost_tokens)
 
-    def check_charges(self, lost: int) -> None:
-        """To the unit: prompts that were computed, tokens that were given, and what was computed twice."""
-        due = lost + sum(
-            min(watched.case.prompt, watched.most_computed) + 2 * watched.output for watched in self.finished
+    def check_charges(self, recomputed: int, most_extra: int) -> None:
+        """To the unit: prompts that were computed and tokens that were given; and what was computed twice."""
+        due = sum(
+            min(watched.case.prompt, watched.most_computed) - (watched.first_hit or 0) + 2 * watched.output
+            for watched in self.finished
         )
         qdisc = self.rig.qdisc
         if isinstance(qdisc, AccountedQdisc):
             ledger = qdisc.ledger()
-            assert (ledger.open, ledger.settled) == (0, due)
+            assert ledger.open == 0
+            settled = ledger.settled
+            extra = sum(account.preemption_cost for account in ledger.accounts)
         else:
             assert isinstance(qdisc, PlainDiscipline)
             assert not qdisc.in_flight
-            assert qdisc.total == due
+            settled, extra = qdisc.total, sum(qdisc.caused.values())
+        assert settled - extra == due
+        assert 0 <= extra <= most_extra
+        if not self.world.cache and not self.world.swap_places:
+            assert extra == recomputed
 
 
 def simulate(world: World) -> Simulation:
@@ -409,8 +486,9 @@ def test_the_same_events_give_the_same_plans(world: World) -> None:
     assert simulate(world).plans == simulate(world).plans
 
 
+@pytest.mark.parametrize("mode", [PreemptionMode.RECOMPUTE, PreemptionMode.SWAP, PreemptionMode.AUTO])
 @pytest.mark.parametrize("discipline", ["htb", "strict"])
-def test_a_short_pool_preempts_a_lot_and_loses_nothing(discipline: str) -> None:
+def test_a_short_pool_preempts_a_lot_and_loses_nothing(discipline: str, mode: PreemptionMode) -> None:
     """The generator's worlds preempt now and then; this one does most of the time, so the rules above are met."""
     draw = random.Random(7)
     cases = [
@@ -424,6 +502,7 @@ def test_a_short_pool_preempts_a_lot_and_loses_nothing(discipline: str) -> None:
             staging_turns=draw.randrange(4),
             deadline_s=inf,
             cancel_turn=draw.choice([None, None, None, draw.randrange(250)]),
+            family=draw.randrange(4),
         )
         for _ in range(150)
     ]
@@ -441,9 +520,15 @@ def test_a_short_pool_preempts_a_lot_and_loses_nothing(discipline: str) -> None:
             staged_rows=16,
             predicted=2,
             paused_turns=frozenset(),
+            mode=mode,
+            parts=True,
+            swap_places=8,
+            cache=True,
         )
     )
     statistics = simulation.rig.scheduler.statistics()
-    assert statistics.preemptions > 75
-    assert statistics.readmitted > 50
+    assert statistics.preemptions > 60
+    assert statistics.readmitted > 40
     assert statistics.backfills > 3
+    assert (statistics.suspensions.swapped > 10) == (mode is not PreemptionMode.RECOMPUTE)
+    assert statistics.suspensions.lost_tokens > 0, "the swap pool is full now and then"

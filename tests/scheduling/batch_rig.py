@@ -5,19 +5,22 @@ remembers every charge, so that tests can add them up.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kvcache.manager import KVCacheManager
+from kvcache.partitions import Part
 from scheduling.batch import BatchScheduler
 from scheduling.cost import CostModel
 from scheduling.index import Index
 from scheduling.ledger import Cause
 from scheduling.limits import BatchLimits
 from scheduling.plan import Outcome, StepPlan
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import EVERYTHING, Qdisc, QdiscStatistics, Room
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeTracker
+from scheduling.swap_rule import SwapRates, SwapRule
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -122,14 +125,27 @@ class Rig:
         strict: Iterable[PriorityClass] = (P0,),
         step_time: LinearStepTime = FLAT,
         qdisc: Callable[[Index, CostModel], Qdisc] = PlainDiscipline,
+        parts: Mapping[int, Part] | None = None,
+        preemption: PreemptionRules | None = None,
+        swap_places: int = 0,
+        swap_rates: SwapRates | None = None,
+        theta: float = 1.0,
         **limits: object,
     ) -> None:
+        rules = preemption or PreemptionRules()
         defaults: dict[str, object] = {"context_tokens": 100, "max_sequences": 4, "step_tokens": 32, "staged_rows": 16}
         self.limits = BatchLimits(**(defaults | limits))
         self.index = Index(capacity=4096, initial_rows=16)
         self.cost = CostModel()
         self.qdisc = qdisc(self.index, self.cost)
-        self.kv = KVCacheManager(blocks, block_size)
+        self.kv = KVCacheManager(
+            blocks,
+            block_size,
+            parts=parts,
+            lend=rules.mode.evicts_for_newcomers,
+            firm=rules.mode is PreemptionMode.NONE,
+            swap_places=swap_places,
+        )
         self.lengths = LongestAnswer()
         self.tracker = StepTimeTracker(step_time)
         self.scheduler = BatchScheduler(
@@ -141,6 +157,8 @@ class Rig:
             cost=self.cost,
             lengths=self.lengths,
             strict_classes=frozenset(strict),
+            preemption=rules,
+            swap_rule=SwapRule(swap_rates, theta) if swap_rates is not None else None,
         )
         self.now = 0.0
         self.answers: dict[int, int] = {}
@@ -153,6 +171,7 @@ class Rig:
         estimate: int = 8,
         output: int = 4,
         deadline_s: float = float("inf"),
+        ttft_deadline_s: float = float("inf"),
         tenant: str = "t",
     ) -> int:
         row = self.index.add(
@@ -163,21 +182,38 @@ class Rig:
             output_tokens=output,
             arrival_s=self.now,
             hard_deadline_s=deadline_s,
+            ttft_deadline_s=ttft_deadline_s,
         )
         self.scheduler.enqueue(row, self.now)
         return row
 
-    def stage(self, row: int, prompt: int, answer: int = 4, max_output: int | None = None) -> None:
+    def stage(
+        self,
+        row: int,
+        prompt: int,
+        answer: int = 4,
+        max_output: int | None = None,
+        names: Sequence[int] = (),
+    ) -> None:
         """The staging thread comes back with a row that was handed out."""
         self.answers[row] = answer
-        self.scheduler.staged(row, prompt, answer if max_output is None else max_output, self.now)
+        self.scheduler.staged(row, prompt, answer if max_output is None else max_output, self.now, names)
 
     def add_staged(
-        self, priority: PriorityClass = P2, prompt: int = 8, answer: int = 4, max_output: int | None = None
+        self,
+        priority: PriorityClass = P2,
+        prompt: int = 8,
+        answer: int = 4,
+        max_output: int | None = None,
+        *,
+        names: Sequence[int] = (),
+        tenant: str = "t",
+        ttft_deadline_s: float = float("inf"),
     ) -> int:
-        row = self.add(priority, estimate=prompt, output=answer if max_output is None else max_output)
+        output = answer if max_output is None else max_output
+        row = self.add(priority, estimate=prompt, output=output, tenant=tenant, ttft_deadline_s=ttft_deadline_s)
         assert row in self.scheduler.to_stage(self.now), "the staging window is full"
-        self.stage(row, prompt, answer, max_output)
+        self.stage(row, prompt, answer, max_output, names)
         return row
 
     def schedule(self, may_dispatch: bool = True) -> StepPlan | None:

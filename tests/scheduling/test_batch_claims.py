@@ -1,7 +1,10 @@
 """Reserved heads and backfill: what waits in front of its class, and who may pass it."""
 
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.state import RequestState
 from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
+
+WAIT = PreemptionRules(mode=PreemptionMode.COOPERATIVE)
 
 
 def test_a_pick_that_is_not_staged_waits_and_its_tokens_are_made_first() -> None:
@@ -61,7 +64,7 @@ def test_a_pick_that_lacks_blocks_is_admitted_with_all_or_nothing() -> None:
 def test_predicted_growth_counts_at_admission() -> None:
     rig = Rig(blocks=25, block_size=4, context_tokens=100)
     first = rig.add_staged(P2, prompt=8, answer=60)
-    second = rig.add_staged(P2, prompt=8, answer=30)
+    second = rig.add_staged(P2, prompt=8, answer=60)
     assert rig.step().admitted == (first,)
     rig.lengths.output_tokens = 8
     third = rig.add_staged(P1, prompt=8, answer=30)
@@ -133,7 +136,7 @@ def test_fronts_go_before_newcomers() -> None:
 
 
 def test_a_strict_newcomer_goes_before_any_other_front() -> None:
-    rig = Rig(blocks=25, block_size=4, context_tokens=100)
+    rig = Rig(blocks=25, block_size=4, context_tokens=100, preemption=WAIT)
     rig.add_staged(P2, prompt=60, answer=2)
     rig.step()
     head = rig.add_staged(P2, prompt=44, answer=2)

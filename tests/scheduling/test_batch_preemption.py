@@ -2,9 +2,7 @@
 
 import pytest
 
-from scheduling.preemption import choose_victim
 from scheduling.priority import PriorityClass
-from scheduling.running import RunningSequence
 from scheduling.state import RequestState
 from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
 
@@ -145,45 +143,3 @@ def test_equal_requests_that_outgrow_the_pool_all_end(sequences: int) -> None:
     plans = rig.drain(steps=2000)
     assert {rig.state(row) for row in rows} == {RequestState.FINISHED}
     assert sum(len(plan.preempted) for plan in plans) > 0
-
-
-def sequence(row: int, priority: PriorityClass, order: int, *, protected: bool = False) -> RunningSequence:
-    return RunningSequence(
-        row=row,
-        service=priority,
-        strict=priority is P0,
-        order=order,
-        prompt_tokens=10,
-        max_output_tokens=10,
-        predicted_output_tokens=5,
-        computed_tokens=5,
-        preemptions=int(protected),
-        protected_until=8 if protected else 0,
-    )
-
-
-def test_a_protected_sequence_is_passed_over() -> None:
-    requester = sequence(1, P2, order=1)
-    protected = sequence(2, P3, order=2, protected=True)
-    other = sequence(3, P2, order=0)
-    assert choose_victim([other, requester, protected], requester) is requester
-    assert choose_victim([other, protected, requester], other) is requester
-
-
-def test_protection_ends_with_progress() -> None:
-    back = sequence(2, P3, order=2, protected=True)
-    back.computed_tokens = 9
-    requester = sequence(1, P2, order=1)
-    assert choose_victim([requester, back], requester) is back
-
-
-def test_protection_is_nothing_to_a_strict_requester() -> None:
-    strict = sequence(1, P0, order=1)
-    protected = sequence(2, P3, order=2, protected=True)
-    assert choose_victim([strict, protected], strict) is protected
-
-
-def test_among_strict_ones_the_last_admitted_yields() -> None:
-    first, second = sequence(1, P0, order=1), sequence(2, P0, order=2)
-    assert choose_victim([first, second], first) is second
-    assert choose_victim([first, second], second) is second

@@ -78,6 +78,7 @@ class Rig:
             outbox=self.outbox,
             inbox=self.inbox,
             stage=self._stage,
+            hasher=None,
             new_detokenizer=letter_detokenizer,
             clock=self.clock,
             cpu_clock=self.clock,

@@ -11,6 +11,7 @@ from scheduling.length import LengthStatistics
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeStatistics
+from scheduling.suspension import SuspensionStatistics
 from scheduling.tree import Slo
 from workers.run_record import RequestRecord, RunRecord, Ticks
 from workers.run_results import Figures, request_times, run_figures
@@ -34,7 +35,9 @@ def run(*records: RequestRecord) -> RunRecord:
     counters = dict.fromkeys(BatchStatistics.__slots__, 0) | {
         "prefill_tokens": 60,
         "decode_tokens": 40,
-        "lost_tokens": 25,
+        "lost_tokens": 30,
+        "recomputed_tokens": 25,
+        "suspensions": SuspensionStatistics(0, 0, 0, 0, 0, 0, None),
         "step_time": StepTimeStatistics(LinearStepTime(), 0, 0.0),
     }
     return RunRecord(

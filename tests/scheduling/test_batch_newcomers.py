@@ -1,0 +1,249 @@
+"""Room that others have: for whom they are evicted, who it is, and who is spared."""
+
+import pytest
+
+from kvcache.partitions import Part
+from kvcache.swap_plan import BlockCopy, Direction
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
+from scheduling.priority import PriorityClass
+from scheduling.state import RequestState
+from scheduling.swap_rule import SwapRates
+from scheduling.tree import Slo
+from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
+
+
+def filled(*classes: PriorityClass, prompt: int = 16, **options: object) -> tuple[Rig, list[int]]:
+    """A request of each class runs and decodes, and together they hold all blocks but one."""
+    settings: dict[str, object] = {"max_sequences": 8, "strict_slots": 1, "step_tokens": 200}
+    blocks = len(classes) * (prompt // 4 + 1) + 1
+    rig = Rig(blocks=blocks, block_size=4, context_tokens=4 * blocks, **(settings | options))
+    rig.lengths.output_tokens = 1
+    rows = []
+    for number, priority in enumerate(classes):
+        rows.append(rig.add_staged(priority, prompt=prompt, answer=20, tenant=f"t{number}"))
+    rig.step()
+    return rig, rows
+
+
+def test_a_strict_newcomer_without_blocks_gets_them_in_the_same_step() -> None:
+    rig, (p1, p3) = filled(P1, P3)
+    urgent = rig.add_staged(P0, prompt=16, answer=1)
+    plan = rig.step()
+    assert (plan.admitted, plan.preempted) == ((urgent,), (p3,))
+    assert plan.evictions[0].for_row == urgent
+    assert urgent in [chunk.row for chunk in plan.chunks]
+    assert rig.state(p1) is RequestState.DECODE
+
+
+def test_a_strict_newcomer_without_a_slot_gets_one() -> None:
+    rig, rows = filled(P2, P3, max_sequences=3)
+    first = rig.add_staged(P0, prompt=1, answer=20)
+    assert rig.step().admitted == (first,)
+    second = rig.add_staged(P0, prompt=1, answer=1)
+    plan = rig.step()
+    assert (plan.admitted, plan.preempted) == ((second,), (rows[1],))
+
+
+def test_enough_victims_or_none() -> None:
+    rig, rows = filled(P0, P3)
+    urgent = rig.add_staged(P0, prompt=30, answer=1)
+    assert rig.step().preempted == (), "without P3 there would be too few still"
+    assert rig.state(urgent) is RequestState.CLAIMED
+    assert rig.state(rows[1]) is RequestState.DECODE
+
+
+def test_a_small_victim_is_spared_where_a_later_one_is_enough() -> None:
+    rig = Rig(blocks=12, block_size=4, context_tokens=48, max_sequences=8, step_tokens=200)
+    rig.lengths.output_tokens = 1
+    large = rig.add_staged(P3, prompt=28, answer=20)
+    small = rig.add_staged(P3, prompt=8, answer=20)
+    rig.step()
+    urgent = rig.add_staged(P0, prompt=26, answer=1)
+    assert rig.step().preempted == (large,), "the small one alone, which has less to lose, would not do"
+    assert rig.state(small) is RequestState.DECODE
+    assert rig.state(urgent) is RequestState.FINISHED
+
+
+@pytest.mark.parametrize("mode", [PreemptionMode.NONE, PreemptionMode.COOPERATIVE])
+def test_where_nobody_is_evicted_for_newcomers_they_wait(mode: PreemptionMode) -> None:
+    rig, _ = filled(P3, P3, preemption=PreemptionRules(mode=mode))
+    urgent = rig.add_staged(P0, prompt=16, answer=1)
+    assert rig.step().preempted == ()
+    assert rig.state(urgent) is RequestState.CLAIMED
+
+
+def test_a_class_within_its_reserve_evicts_borrowers() -> None:
+    parts = {P1: Part(8, 11), P3: Part(2, 11)}
+    rig, (p3, other) = filled(P3, P3, parts=parts)
+    newcomer = rig.add_staged(P1, prompt=16, answer=1)
+    plan = rig.step()
+    assert plan.admitted == (newcomer,)
+    assert plan.preempted == (other,), "the one admitted last, of equals"
+    assert rig.state(p3) is RequestState.DECODE
+
+
+def test_a_class_beyond_its_reserve_waits() -> None:
+    rig, _ = filled(P3, P3, parts={P1: Part(3, 11)})
+    newcomer = rig.add_staged(P1, prompt=16, answer=1)
+    assert rig.step().preempted == ()
+    assert rig.state(newcomer) is RequestState.CLAIMED
+
+
+def test_who_stays_within_its_reserve_is_no_borrower() -> None:
+    rig, _ = filled(P3, P3, parts={P1: Part(1, 11), P3: Part(10, 11)})
+    rig.add_staged(P1, prompt=2, answer=1)
+    assert rig.step().preempted == ()
+
+
+def test_nobody_more_urgent_makes_room_for_a_newcomer_within_its_reserve() -> None:
+    rig, _ = filled(P1, P1, parts={P2: Part(10, 11)})
+    rig.add_staged(P2, prompt=16, answer=1)
+    assert rig.step().preempted == ()
+
+
+def test_slots_have_reserves_and_ceilings_as_blocks_have() -> None:
+    slots = {P1: Part(2, 4), P3: Part(0, 3)}
+    rig = Rig(max_sequences=4, strict=(), slot_parts=slots, step_tokens=200)
+    background = [rig.add_staged(P3, prompt=2, answer=40) for _ in range(4)]
+    assert rig.step().admitted == tuple(background[:3]), "the ceiling"
+    batch = rig.add_staged(P2, prompt=2, answer=40)
+    assert rig.step().admitted == (batch,)
+    online = rig.add_staged(P1, prompt=2, answer=1)
+    plan = rig.step()
+    assert (plan.admitted, plan.preempted) == ((online,), (background[2],))
+
+
+def test_the_one_with_the_most_slack_goes_first() -> None:
+    rules = PreemptionRules(slos={P1: Slo(e2e_s=30.0)})
+    rig = Rig(blocks=11, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
+    rig.lengths.output_tokens = 1
+    early = rig.add_staged(P1, prompt=16, answer=20)
+    rig.step()
+    rig.now += 5
+    late = rig.add_staged(P1, prompt=16, answer=20)
+    rig.step()
+    rig.add_staged(P0, prompt=8, answer=1)
+    assert rig.step().preempted == (late,)
+    assert rig.state(early) is RequestState.DECODE
+
+
+def test_a_class_that_is_not_preemptible_is_spared() -> None:
+    rig, rows = filled(P2, P3, preemption=PreemptionRules(preemptible=frozenset({P2})))
+    rig.add_staged(P0, prompt=16, answer=1)
+    assert rig.step().preempted == (rows[0],)
+
+
+def test_a_tenant_whose_budget_is_spent_is_spared_and_demoted() -> None:
+    rules = PreemptionRules(budget=0)
+    rig, (p1, _) = filled(P1, P1, preemption=rules)
+    rig.add_staged(P0, prompt=16, answer=1)
+    assert rig.step().preempted == ()
+    assert rig.index.service_of(p1) is P2
+    assert rig.index.origin_of(p1) is P1
+    assert rig.scheduler.statistics().suspensions.demotions == 2
+
+
+def test_a_budget_lasts_for_its_window() -> None:
+    rules = PreemptionRules(budget=1, window_s=60.0)
+    rig = Rig(blocks=11, block_size=4, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
+    rig.lengths.output_tokens = 1
+    rig.add_staged(P3, prompt=30, answer=10, tenant="low")
+    evicted = []
+    for urgent_s in (1.0, 2.0, 62.0):
+        rig.step()
+        rig.now = urgent_s
+        rig.add_staged(P0, prompt=20, answer=1)
+        evicted.append(len(rig.step().preempted))
+        rig.step()
+    assert evicted == [1, 0, 1]
+
+
+def test_a_swapped_victim_goes_on_where_it_was() -> None:
+    rules = PreemptionRules(mode=PreemptionMode.SWAP)
+    rig, (_, victim) = filled(P1, P3, preemption=rules, swap_places=8, swap_rates=SwapRates(100, 1e6, 1e6))
+    computed = rig.scheduler.running(victim).computed_tokens
+    rig.add_staged(P0, prompt=16, answer=1)
+    table = tuple(rig.kv.table(victim))
+    plan = rig.step()
+    assert plan.evictions[0].swapped
+    (out,) = plan.swaps
+    assert (out.direction, out.blocks) == (Direction.OUT, table[:4])
+    back = next(plan for plan in rig.drain() if victim in plan.admitted)
+    (copy,) = back.swaps
+    assert isinstance(copy, BlockCopy)
+    assert (copy.direction, copy.places) == (Direction.IN, out.places)
+    (chunk,) = [chunk for chunk in back.chunks if chunk.row == victim]
+    assert (chunk.start, chunk.tokens, chunk.decode) == (computed, 1, True)
+    assert rig.scheduler.statistics().recomputed_tokens == 0
+
+
+def test_a_full_swap_pool_means_recompute() -> None:
+    rules = PreemptionRules(mode=PreemptionMode.SWAP)
+    rig, _ = filled(P1, P3, preemption=rules, swap_places=3, swap_rates=SwapRates(100, 1e6, 1e6))
+    rig.add_staged(P0, prompt=16, answer=1)
+    plan = rig.step()
+    assert not plan.evictions[0].swapped
+    assert plan.swaps == ()
+
+
+@pytest.mark.parametrize(("bytes_s", "swapped"), [(1e9, True), (1e3, False)])
+def test_auto_takes_what_costs_less(bytes_s: float, swapped: bool) -> None:
+    rules = PreemptionRules(mode=PreemptionMode.AUTO)
+    rig, _ = filled(P1, P3, preemption=rules, swap_places=8, swap_rates=SwapRates(100, bytes_s, bytes_s))
+    rig.add_staged(P0, prompt=16, answer=1)
+    (eviction,) = rig.step().evictions
+    assert eviction.swapped == swapped
+    assert eviction.swap_s == pytest.approx(2 * 4 * 100 / bytes_s)
+    assert eviction.recompute_s == pytest.approx(16 * 0.001)
+
+
+def test_a_cancelled_swapped_request_gives_its_places_back() -> None:
+    rules = PreemptionRules(mode=PreemptionMode.SWAP)
+    rig, (_, victim) = filled(P1, P3, preemption=rules, swap_places=8, swap_rates=SwapRates(100, 1e6, 1e6))
+    rig.add_staged(P0, prompt=16, answer=1)
+    rig.step()
+    assert rig.kv.statistics().swapped == 4
+    rig.scheduler.cancel(victim, rig.now)
+    assert rig.kv.statistics().swapped == 0
+    rig.scheduler.check_integrity()
+
+
+def test_what_a_victim_finds_in_the_cache_is_given_back_to_who_paid() -> None:
+    rig = Rig(blocks=9, block_size=4, context_tokens=36, max_sequences=8, step_tokens=64)
+    rig.lengths.output_tokens = 1
+    victim = rig.add_staged(P3, prompt=25, answer=6, max_output=6, names=[*range(101, 110)])
+    rig.step()
+    urgent = rig.add_staged(P0, prompt=10, answer=2, max_output=2)
+    assert rig.step().preempted == (victim,)
+    assert rig.qdisc.caused[urgent] == 25
+    rig.drain()
+    assert rig.scheduler.statistics().recomputed_tokens < 25
+    assert rig.state(victim) is RequestState.FINISHED
+
+
+def test_other_decodes_sit_out_while_a_strict_prompt_is_computed() -> None:
+    rig = Rig(max_sequences=8, step_tokens=20, sit_out_steps=2)
+    streams = [rig.add_staged(P2, prompt=2, answer=20) for _ in range(6)]
+    rig.step()
+    rig.add_staged(P0, prompt=60, answer=1)
+    decodes = [rig.step().decode_tokens for _ in range(4)]
+    assert decodes == [0, 0, len(streams), 0], "for two steps in a row at most"
+
+
+def test_decodes_that_cost_little_do_not_sit_out() -> None:
+    rig = Rig(max_sequences=8, step_tokens=32)
+    rig.add_staged(P2, prompt=2, answer=40)
+    rig.step()
+    rig.add_staged(P0, prompt=20, answer=1)
+    plan = rig.step()
+    assert (plan.prefill_tokens, plan.decode_tokens) == (20, 1)
+
+
+def test_a_very_long_prompt_leaves_a_part_of_each_step_to_others() -> None:
+    rig = Rig(step_tokens=32, long_prompt_tokens=50, long_prompt_step_tokens=20)
+    long = rig.add_staged(P2, prompt=60, answer=1)
+    other = rig.add_staged(P2, prompt=40, answer=1)
+    tokens = {chunk.row: chunk.tokens for chunk in rig.step().chunks}
+    assert tokens == {long: 20, other: 12}
+    strict = rig.add_staged(P0, prompt=60, answer=1)
+    assert [(chunk.row, chunk.tokens) for chunk in rig.step().chunks] == [(strict, 32)]
