@@ -58,7 +58,7 @@ properties: $(READY) ## Property tests with many examples
 
 .PHONY: chaos
 chaos: java $(READY) ## Only the tests that stop and kill workers and brokers in the middle
-	@$(BIN)/pytest tests/integration/worker/test_restart.py tests/integration/test_broker_outage.py tests/workers/test_supervisor.py
+	@$(BIN)/pytest tests/integration/worker/test_restart.py tests/integration/test_broker_outage.py tests/workers/test_supervisor.py tests/integration/jobs
 
 .PHONY: bench-engine
 bench-engine: $(READY) ## Engine throughput beside transformers

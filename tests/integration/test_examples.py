@@ -15,7 +15,7 @@ from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_topics
 from topics.kafka_settings import KafkaSettings
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -17,7 +17,7 @@ from topics.jobs.row_ids import reply_partition_of
 from topics.jobs.submission import CheckedInput, OrderForm, Submission, check_input
 from workers.commands.job_connection import JobDesk
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ def one_job_a_partition() -> list[str]:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         # Collectors have turns of their own: what they come to is looked for.
         while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.05)

@@ -16,7 +16,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.local_broker import LocalBroker
 from workers.commands.job_connection import JobDesk
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
 async def test_a_collector_outlives_its_broker(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from topics.jobs.follower import standings
 from topics.jobs.state import JobState, Standing, state_of
 from workers.commands.job_connection import JobDesk
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 LINE_SCHEMA = {
     "type": "object",
@@ -70,7 +70,7 @@ async def standing(desk: JobDesk, job_id: str = "job") -> Standing:
 
 async def until(desk: JobDesk, done: int) -> None:
     """Wait for so many rows to have their fate."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         # What other processes write is polled: nothing here could be told of it.
         while (now := await standing(desk)).total - now.pending < done:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.05)

@@ -20,7 +20,7 @@ from topics.jobs.submission import (
 from topics.partition_reader import end_offsets
 from workers.commands.job_connection import JobDesk
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
 def form(job_id: str = "job", **fields: object) -> OrderForm:
