@@ -45,6 +45,7 @@ MAX_PROMPT_TOKENS = 2_000_000
 MAX_OUTPUT_TOKENS = 2**31 - 1
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARACTERS = 256
+MAX_STOP_TOKENS = 64
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
@@ -148,6 +149,10 @@ class GenerationRequest(WireModel):
         ]
         | None
     ) = None
+    stop_token_ids: (
+        Annotated[Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=MAX_STOP_TOKENS)] | None
+    ) = None
+    """vLLM's extra: tokens that end the answer like the model's own end token, and like it are no text."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """None: derived from the request id."""
     stream: bool | None = None

@@ -147,5 +147,7 @@ class PartitionReader:
             # Behind gaps and transaction markers too, which are no records.
             self.position = await self._consumer.position(self._partition)
         except KafkaError as error:
+            # What it had begun to hand out comes again.
+            self._consumer.seek(self._partition, self.position)
             raise KafkaUnavailableError(self._settings, error) from error
         return records

@@ -35,7 +35,6 @@ _UNSUPPORTED: _Unsupported = {
     "top_logprobs": (_NOTHING, _LATER),
     "min_p": ((None, 0), "set it to 0"),
     "min_tokens": ((None, 0), "set it to 0"),
-    "stop_token_ids": ((None, []), "use stop strings"),
     "use_beam_search": ((None, False), "set it to false"),
     "length_penalty": ((None, 1), "set it to 1"),
     "echo": ((None, False), "set it to false"),

@@ -79,7 +79,7 @@ class PreparedRequest:
     max_output_tokens: int
     """At least 1; prompt and output together fit the context."""
     eos_token_ids: frozenset[int]
-    """Tokens that end the answer; empty with `ignore_eos`."""
+    """Tokens that end the answer: the request's own, and the model's unless it ignores those."""
     stop: tuple[str, ...]
     stream: bool
     include_usage: bool
@@ -136,7 +136,7 @@ class PromptBuilder:
             prompt_token_ids=token_ids,
             sampling=_sampling(request, request_id),
             max_output_tokens=self._output_limit(request, len(token_ids), param),
-            eos_token_ids=frozenset() if request.ignore_eos else self._limits.eos_token_ids,
+            eos_token_ids=self._end_tokens(request),
             stop=tuple(dict.fromkeys(request.stop or ())),
             stream=bool(request.stream),
             include_usage=request.wants_usage_chunk,
@@ -176,6 +176,17 @@ class PromptBuilder:
         return room if self._default_max_tokens is None else min(room, self._default_max_tokens)
 
     # --- tokens ---
+
+    def _end_tokens(self, request: GenerationRequest) -> frozenset[int]:
+        own = frozenset(request.stop_token_ids or ())
+        if max(own, default=0) >= self._limits.vocabulary:
+            raise RequestError.invalid_request(
+                "stop_token_ids",
+                f"stop_token_ids names token {max(own)}, this model's token ids end at {self._limits.vocabulary - 1}: "
+                "use this model's token ids.",
+                "invalid_value",
+            )
+        return own if request.ignore_eos else own | self._limits.eos_token_ids
 
     def _chat_tokens(self, request: ChatCompletionRequest) -> tuple[int, ...]:
         if self._tokenizer.chat_template is None:

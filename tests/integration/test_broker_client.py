@@ -1,6 +1,7 @@
 """The client against the broker and a tiny responder made of our own consumer and producers."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import orjson
@@ -32,6 +33,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.producer import DeltaProducer, ReplyProducer
 from topics.record import InboundRecord
 from topics.replies import ReplyContext
+from topics.sync_client import SyncHeadraceClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
@@ -280,3 +282,28 @@ async def test_missing_topics_are_named_with_the_command_that_creates_them(setti
         async with HeadraceClient(settings, topic_prefix="nowhere"):
             raise AssertionError("there is nothing to read")
     assert len(asyncio.all_tasks()) == 1
+
+
+@pytest.mark.usefixtures("responder")
+async def test_the_synchronous_client_does_the_same(settings: KafkaSettings, topic_prefix: str) -> None:
+    """From a thread without a loop, while this one has the responder's."""
+
+    def use() -> tuple[str, str, str]:
+        with SyncHeadraceClient(settings, topic_prefix=topic_prefix, timeout_s=30.0) as client:
+            answer = client.complete("go", priority="p0")
+            stream = client.stream("go", priority="p0")
+            pieces = "".join(delta.text for delta in stream)
+            assert stream.answer is not None
+            later = client.result(client.send_chat("go", priority="p0"))
+            with pytest.raises(RequestFailedError, match="Too busy"):
+                client.complete("fail", priority="p0")
+        return answer.text, pieces, later.text
+
+    assert await asyncio.to_thread(use) == ("Water falls down.",) * 3
+
+
+async def test_a_synchronous_client_without_a_broker_leaves_no_thread() -> None:
+    threads = threading.active_count()
+    with pytest.raises(KafkaUnavailableError), SyncHeadraceClient("127.0.0.1:1"):
+        pass
+    assert threading.active_count() == threads

@@ -126,6 +126,16 @@ def test_no_top_k(prompts: PromptBuilder, top_k: int | None) -> None:
     assert build(prompts, top_k=top_k).sampling.top_k is None
 
 
+@pytest.mark.parametrize(("ignore_eos", "expected"), [(False, {1, 2, *EOS}), (True, {1, 2})])
+def test_a_request_has_end_tokens_of_its_own(prompts: PromptBuilder, ignore_eos: bool, expected: set[int]) -> None:
+    assert build(prompts, stop_token_ids=[1, 2, 1], ignore_eos=ignore_eos).eos_token_ids == expected
+
+
+def test_an_end_token_beyond_the_vocabulary_is_refused(prompts: PromptBuilder) -> None:
+    error = refusal(prompts, stop_token_ids=[5, 100_000])
+    assert (error.param, error.code) == ("stop_token_ids", "invalid_value")
+
+
 def test_a_negative_seed_is_64_bits(prompts: PromptBuilder) -> None:
     assert build(prompts, seed=-1).sampling.seed == 2**64 - 1
 

@@ -14,10 +14,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
 
+from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue
 from topics.jobs.board import BEAT_S, Job, JobBoard
 from topics.jobs.collection import JobCollection
@@ -35,6 +37,7 @@ __all__ = ["Collector", "CollectorStatistics"]
 logger = logging.getLogger(__name__)
 
 _TURN_S = 0.5
+_OUTAGE_S = 2.0
 _MEMOS_A_SECOND = 4
 """Over all jobs of this collector: bounds what the board grows by, and so how long it takes to be read."""
 
@@ -88,7 +91,10 @@ class Collector:
         return CollectorStatistics(len(self._followers), len(self._open), self._ended)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Collect until `stop`. Raises `KafkaUnavailableError`, `JobBoardError`, `OSError`."""
+        """Collect until `stop`, through brokers that come and go.
+
+        Raises `KafkaUnavailableError` if none is there at the start, `JobBoardError`, `OSError`.
+        """
         group = f"{self._catalogue.group_prefix}.{self._catalogue.jobs}"
         async with (
             self._board,
@@ -102,24 +108,35 @@ class Collector:
             finally:
                 async with self._turn:
                     await self._let_go(frozenset())
-            await self._beat(partitions=())
+            with suppress(KafkaUnavailableError):  # the last beat is soon too old all the same
+                await self._beat(partitions=())
 
     async def _turns(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            async with self._turn:
-                await self._board.refresh()
-                await self._take_hold()
-                for partition, follower in self._followers.items():
-                    await self._open_jobs(partition, follower)
-                    await follower.update()
-                await self._settle_jobs()
-            if now_ms() - self._beat_ms >= 1000 * BEAT_S:
-                await self._beat(sorted(self._followers))
+            pause_s = _TURN_S
             try:
-                async with asyncio.timeout(_TURN_S):
+                async with self._turn:
+                    await self._collect()
+                if now_ms() - self._beat_ms >= 1000 * BEAT_S:
+                    await self._beat(sorted(self._followers))
+            except KafkaUnavailableError as error:
+                # Brokers come back; nothing is lost, for what was not taken in stands where it stood.
+                logger.warning("%s; trying again", error)
+                pause_s = _OUTAGE_S
+            try:
+                async with asyncio.timeout(pause_s):
                     await stop.wait()
             except TimeoutError:
                 continue
+
+    async def _collect(self) -> None:
+        """One turn: what is new of the jobs and of the replies, and what follows from it."""
+        await self._board.refresh()
+        await self._take_hold()
+        for partition, follower in self._followers.items():
+            await self._open_jobs(partition, follower)
+            await follower.update()
+        await self._settle_jobs()
 
     async def _beat(self, partitions: list[int] | tuple[int, ...]) -> None:
         self._beat_ms = now_ms()

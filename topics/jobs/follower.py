@@ -4,6 +4,7 @@ Knows which record is whose. Does not know what it means (`topics.jobs.collectio
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -19,6 +20,8 @@ from topics.kafka_settings import KafkaSettings
 from topics.partition_reader import PartitionReader
 
 __all__ = ["ReplyFollower", "now_ms", "standings"]
+
+logger = logging.getLogger(__name__)
 
 
 class ReplyFollower:
@@ -58,8 +61,12 @@ class ReplyFollower:
             return
         asked_ms = now_ms()
         start = min(collection.next_offset for collection in self._collections.values())
-        if start != self._reader.position:
-            await self._reader.seek(start)
+        if start != self._reader.position and (found := await self._reader.seek(start)) > start:
+            logger.warning(
+                "replies between offsets %d and %d were deleted by retention: rows answered there count as unanswered",
+                start,
+                found,
+            )
         async for records in self._reader.read_to_end():
             for record in records:
                 request_id = dict(record.headers).get(REQUEST_ID, b"")

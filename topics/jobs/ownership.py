@@ -6,6 +6,7 @@ and that another gets it when that one is gone.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -14,12 +15,15 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from topics.aiokafka_consumer import close_consumer, open_consumer
-from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 
 __all__ = ["PartitionOwnership"]
 
+logger = logging.getLogger(__name__)
+
 _POLL_MS = 500
+_OUTAGE_S = 2.0
+"""Until brokers that were away are asked again."""
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -69,13 +73,14 @@ class PartitionOwnership:
         await close_consumer(self._consumer, timeout_s=_CLOSE_TIMEOUT_S)
 
     async def run(self) -> None:
-        """Until `stop`. Raises what `on_change` raises, and `KafkaUnavailableError`."""
+        """Until `stop`, through brokers that come and go. Raises what `on_change` raises."""
         while not self._stopping:
             try:
                 # Everything assigned is paused, so nothing comes; but whoever doesn't ask is taken for dead.
                 await self._consumer.getmany(timeout_ms=_POLL_MS)
             except KafkaError as error:
-                raise KafkaUnavailableError(self._settings, error) from error
+                logger.warning("the group %s: %r; trying again", self._group, error)
+                await asyncio.sleep(_OUTAGE_S)
             if self._failure is not None:
                 raise self._failure
 

@@ -43,7 +43,7 @@ from topics.replies import OutboundRecord, ReplyContext
 __all__ = ["RowSender", "SendProgress", "SendingBrokeError"]
 
 _STRETCH_ROWS = 4_096
-_STRETCH_BYTES = 16 * 2**20
+_STRETCH_BYTES = 8 * 2**20
 _BATCH_BYTES = 768 * 2**10
 _TOGETHER = 64
 """Rows with one prefix that go to one partition in a row: the prefix is then computed for one row in 64."""

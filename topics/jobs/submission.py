@@ -283,7 +283,10 @@ class Submission:
         return RowChecker().check_all(file.lines(), self._good)
 
     async def _take_over(self, run: JobRun) -> JobRun:
-        taken = run.model_copy(update={"submitter": self._submitter})
+        topic = self._catalogue.requests(self._board.jobs[run.job_id].order.priority)
+        # Partitions may have been added since: nothing of this run stands there that the former process was told of.
+        offsets = {**dict.fromkeys(range(self._board.request_partitions[topic]), 0), **run.request_offsets}
+        taken = run.model_copy(update={"submitter": self._submitter, "request_offsets": offsets})
         await self._board.write(taken)
         return taken
 

@@ -6,12 +6,14 @@ Where no collector has the job's partition, the one who waits keeps its memo, so
 """
 
 import asyncio
+import logging
 import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from topics.aiokafka_producer import KafkaUnavailableError
 from topics.jobs.board import Job
 from topics.jobs.collection import JobCollection
 from topics.jobs.follower import ReplyFollower, now_ms
@@ -22,7 +24,10 @@ from workers.commands.job_connection import JobDesk
 
 __all__ = ["collect_now", "wait_for_job"]
 
+logger = logging.getLogger(__name__)
+
 _TURN_S = 0.5
+_OUTAGE_S = 2.0
 _MEMO_S = 2.0
 
 
@@ -51,17 +56,23 @@ async def wait_for_job(
         follower.add(collection)
         keeper = _MemoKeeper(desk, collection)
         while True:
-            await follower.update()
-            await desk.board.refresh()
-            job = desk.board.jobs[job.order.job_id]
-            collection.begin(job.runs.values())
-            standing = collection.standing()
-            on_standing(standing)
-            if not standing.pending:
-                break
-            await keeper.keep()
+            pause_s = _TURN_S
+            try:
+                await follower.update()
+                await desk.board.refresh()
+                job = desk.board.jobs[job.order.job_id]
+                collection.begin(job.runs.values())
+                standing = collection.standing()
+                on_standing(standing)
+                if not standing.pending:
+                    break
+                await keeper.keep()
+            except KafkaUnavailableError as error:
+                # A job of hours outlives an outage of minutes: brokers come back, and the replies are still there.
+                logger.warning("%s; trying again", error)
+                pause_s = _OUTAGE_S
             # The replies come when they come: this is how often they are looked for.
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(pause_s)
         finalizing_ms = now_ms()
         if journal is not None:
             await keeper.keep(finalizing_at_ms=finalizing_ms)

@@ -44,7 +44,12 @@ class CommandLine:
     async def run(self, command: str, *arguments: str | Path) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
         process = await self.start(command, *arguments)
-        out, err = await asyncio.wait_for(process.communicate(), 120)
+        try:
+            out, err = await asyncio.wait_for(process.communicate(), 120)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
         assert process.returncode is not None
         return process.returncode, out.decode(), err.decode()
 

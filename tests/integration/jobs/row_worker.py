@@ -19,22 +19,24 @@ from topics.replies import ReplyContext
 
 
 class RowWorker:
-    """An async context manager for class P3. `allow` lets it answer so many rows more; it begins with none.
+    """An async context manager for one class. `allow` lets it answer so many rows more; it begins with none.
 
     Rows whose deadline has passed are answered `expired`, as a real worker does, and cost nothing.
     """
 
-    def __init__(self, settings: KafkaSettings, catalogue: Catalogue, *, twice: bool = False) -> None:
+    def __init__(
+        self, settings: KafkaSettings, catalogue: Catalogue, *, label: str = "p3", twice: bool = False
+    ) -> None:
         """`twice`: every reply is sent twice, as after a crash."""
         self._catalogue = catalogue
-        self._replies = ReplyProducer(settings, "p3")
+        self._replies = ReplyProducer(settings, label)
         self._repeats = 2 if twice else 1
         self.runs: Counter[str] = Counter()
         """Request id → how often it was answered with a final."""
         self._permits = asyncio.Semaphore(0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._consumer = ClassConsumer(
-            settings, topic=catalogue.requests("p3"), group=catalogue.group("p3"), on_records=self._on_records
+            settings, topic=catalogue.requests(label), group=catalogue.group(label), on_records=self._on_records
         )
 
     async def __aenter__(self) -> "RowWorker":
@@ -71,8 +73,7 @@ class RowWorker:
             reply_topic=headers.reply_topic or self._catalogue.replies,
             reply_partition=headers.reply_partition,
         )
-        assert headers.deadline_ms is not None
-        if headers.deadline_ms <= time.time() * 1000:
+        if headers.deadline_ms is not None and headers.deadline_ms <= time.time() * 1000:
             reply = context.error(orjson.dumps(RequestError.expired(1).body()))
         elif body["messages"][-1]["content"] == "fail":
             reply = context.error(orjson.dumps(RequestError.internal("It broke.").body()))
