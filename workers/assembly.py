@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from kvcache.block_hash import BlockHasher
 from kvcache.manager import KVCacheManager
+from kvcache.partitions import divide
 from scheduling.batch import BatchScheduler
 from scheduling.cost import CostModel
 from scheduling.default_tree import default_tree
@@ -16,18 +17,21 @@ from scheduling.index import Index
 from scheduling.length import QuantilePredictor
 from scheduling.limits import BatchLimits
 from scheduling.policies import make_qdisc
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.qdisc import Qdisc
 from scheduling.step_time import LinearStepTime, StepTimeTracker
+from scheduling.swap_rule import SwapRule
 from scheduling.tree import TreeConfig
-from workers.config import EngineConfig, KVConfig, SchedulingConfig
+from workers.config import EngineConfig, KVConfig, PreemptionConfig, SchedulingConfig, class_shares
 from workers.detokenizer import Detokenizer
 from workers.engine import Engine, EngineMessage
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.staging import StageJob
+from workers.swap_space import SwapPool
 
 __all__ = [
     "Assembly",
@@ -121,10 +125,43 @@ def batch_limits(
     )
 
 
+def preemption_rules(config: PreemptionConfig, tree: TreeConfig) -> PreemptionRules:
+    return PreemptionRules(
+        mode=config.mode,
+        preemptible=frozenset(PriorityClass.from_label(label) for label in config.preemptible),
+        budget=config.budget,
+        window_s=config.window_s,
+        slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+    )
+
+
+def kv_manager(
+    config: KVConfig,
+    mode: PreemptionMode,
+    strict: frozenset[PriorityClass],
+    num_blocks: int,
+    block_size: int,
+    places: int,
+) -> KVCacheManager:
+    """The pool's accounting. A strict class's reserve follows its use, for it should find blocks without evicting."""
+    return KVCacheManager(
+        num_blocks,
+        block_size,
+        parts=divide("KV blocks", num_blocks, class_shares(config.reserve, config.ceiling)),
+        following=strict,
+        lend=mode.evicts_for_newcomers,
+        firm=mode is PreemptionMode.NONE,
+        swap_places=places,
+    )
+
+
 def assemble(
     engine: EngineConfig,
     scheduling: SchedulingConfig,
     *,
+    kv_config: KVConfig,
+    preemption: PreemptionConfig,
+    swap: SwapPool | None,
     runner: ModelRunner,
     rates: LinearStepTime,
     max_rows: int,
@@ -141,15 +178,21 @@ def assemble(
 
     `clock` and `cpu_clock`: seconds, of the wall and of the engine's thread.
 
-    Raises `PolicyError`, `TreeError`, `LimitsError` for settings that contradict each other.
+    `swap`: where KV is swapped to; None: nowhere.
+
+    Raises `PolicyError`, `TreeError`, `LimitsError`, `PartitionError` for settings that contradict each other.
     """
     cost = CostModel()
     lengths = QuantilePredictor()
     tree = class_tree(scheduling, rates, cost, engine.max_sequences)
+    strict = strict_classes(scheduling.policy, tree)
     limits = batch_limits(engine, scheduling, rates, context_tokens)
+    slots = divide("sequence slots", engine.max_sequences, class_shares(kv_config.slot_reserve, kv_config.slot_ceiling))
+    limits = replace(limits, slot_parts={PriorityClass(owner): part for owner, part in slots.items()})
     index = Index(capacity=max_rows + _OVERSHOOT_ROWS)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock())
-    kv = KVCacheManager(runner.num_blocks, runner.block_size)
+    places = 0 if swap is None else swap.places
+    kv = kv_manager(kv_config, preemption.mode, strict, runner.num_blocks, runner.block_size, places)
     scheduler = BatchScheduler(
         qdisc=qdisc,
         index=index,
@@ -158,7 +201,9 @@ def assemble(
         step_time=StepTimeTracker(rates),
         cost=cost,
         lengths=lengths,
-        strict_classes=strict_classes(scheduling.policy, tree),
+        strict_classes=strict,
+        preemption=preemption_rules(preemption, tree),
+        swap_rule=None if swap is None else SwapRule(swap.rates, preemption.swap_theta),
     )
     built = Engine(
         scheduler=scheduler,
@@ -171,6 +216,7 @@ def assemble(
         outbox=outbox,
         stage=stage,
         hasher=hasher,
+        swapper=None if swap is None else swap.swapper,
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,

@@ -19,7 +19,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from kvcache.partitions import DEFAULT_SHARES, PartitionError, Share, divide
 from scheduling.policies import POLICIES
+from scheduling.preemption_rules import PreemptionMode
 
 __all__ = [
     "ConfigError",
@@ -30,8 +32,10 @@ __all__ = [
     "KVConfig",
     "KafkaConfig",
     "ModelConfig",
+    "PreemptionConfig",
     "SchedulingConfig",
     "WorkerConfig",
+    "class_shares",
     "load_config",
 ]
 
@@ -69,9 +73,9 @@ def _split_pairs(value: object) -> object:
         # The last =, so that a tenant's own name may hold one.
         name, equals, weight = (piece.strip() for piece in part.rpartition("="))
         if not (name and equals and weight):
-            raise ValueError(f"{part.strip()!r} is not TENANT=WEIGHT: write acme=2,globex=1")
+            raise ValueError(f"{part.strip()!r} is not NAME=NUMBER: write acme=2,globex=1")
         if name in pairs:
-            raise ValueError(f"{name!r} is named twice: each tenant has one weight")
+            raise ValueError(f"{name!r} is named twice: each has one value")
         pairs[name] = weight
     return pairs
 
@@ -84,6 +88,7 @@ def _check_policy(name: str) -> str:
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
+ClassFractions = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(_split_pairs)]
 Policy = Annotated[str, AfterValidator(_check_policy)]
 
 
@@ -152,6 +157,34 @@ class KVConfig(_Section):
     isolate_tenants: bool = False
     """True: nothing is shared between tenants, so that no one can tell by the time what another one asked; what they
     have in common is then computed once for each."""
+    reserve: ClassFractions = Field(default_factory=lambda: {f"p{c}": s.reserve for c, s in DEFAULT_SHARES.items()})
+    """What of the pool a class can always have; lent while it does not use it. p0=0.15,p1=0.375; 0 where absent."""
+    ceiling: ClassFractions = Field(default_factory=lambda: {f"p{c}": s.ceiling for c, s in DEFAULT_SHARES.items()})
+    """What of the pool a class can have at most, however idle the rest is; 1 where absent."""
+    slot_reserve: ClassFractions = Field(
+        default_factory=lambda: {f"p{c}": s.reserve for c, s in DEFAULT_SHARES.items()}
+    )
+    """The same of max_sequences."""
+    slot_ceiling: ClassFractions = Field(default_factory=dict)
+    """The same of max_sequences; 1 where absent."""
+    swap_bytes: int | None = Field(None, ge=0)
+    """Memory on the CPU for the KV of suspended requests; half of the pool's where absent, a quarter of what is free
+    where that is less. 0: nothing is swapped."""
+
+
+class PreemptionConfig(_Section):
+    mode: PreemptionMode = PreemptionMode.AUTO
+    """none: nobody is ever suspended. cooperative: only where a running request can't grow otherwise. swap, recompute,
+    auto: also for urgent requests and for classes within their reserve; by copying KV out, by computing it again, or
+    by what costs less."""
+    preemptible: CommaList = ("p0", "p1", "p2", "p3")
+    """Classes whose requests may be suspended for others. (Strict ones never are.)"""
+    budget: int = Field(64, ge=0)
+    """A tenant's requests are suspended for others at most so often in a window; past it the next is demoted to p2."""
+    window_s: float = Field(60.0, gt=0)
+    """The window of the budget."""
+    swap_theta: float = Field(1.0, gt=0)
+    """auto swaps where that takes less than so many times the recomputation."""
 
 
 class SchedulingConfig(_Section):
@@ -215,6 +248,7 @@ class WorkerConfig(BaseSettings):
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
     kv: KVConfig = KVConfig()
+    preemption: PreemptionConfig = PreemptionConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     ingress: IngressConfig = IngressConfig()
     egress: EgressConfig = EgressConfig()
@@ -292,8 +326,32 @@ def _explain(problem: Any) -> str:
     return f"{field} = {shown}: {problem['msg'].removeprefix('Value error, ')}"
 
 
+_CLASSES = ("p0", "p1", "p2", "p3")
+
+
+def class_shares(reserve: dict[str, float], ceiling: dict[str, float]) -> dict[int, Share]:
+    return {number: Share(reserve.get(label, 0.0), ceiling.get(label, 1.0)) for number, label in enumerate(_CLASSES)}
+
+
+def _check_partitions(config: WorkerConfig) -> None:
+    kv = config.kv
+    for name in ("reserve", "ceiling", "slot_reserve", "slot_ceiling"):
+        unknown = sorted(set(getattr(kv, name)) - set(_CLASSES))
+        if unknown:
+            raise ConfigError(f"kv.{name}: {', '.join(unknown)} is not one of {', '.join(_CLASSES)}")
+    unknown = sorted(set(config.preemption.preemptible) - set(_CLASSES))
+    if unknown:
+        raise ConfigError(f"preemption.preemptible: {', '.join(unknown)} is not one of {', '.join(_CLASSES)}")
+    try:
+        divide("KV blocks", 1, class_shares(kv.reserve, kv.ceiling))
+        divide("sequence slots", config.engine.max_sequences, class_shares(kv.slot_reserve, kv.slot_ceiling))
+    except PartitionError as error:
+        raise ConfigError(f"kv: {error}") from error
+
+
 def _check_together(config: WorkerConfig) -> None:
-    known = ("p0", "p1", "p2", "p3")
+    _check_partitions(config)
+    known = _CLASSES
     for label in config.classes:
         if label not in known:
             raise ConfigError(f"classes: {label!r} is not one of {', '.join(known)}")

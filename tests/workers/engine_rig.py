@@ -8,7 +8,7 @@ from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.assembly import Assembly, assemble, engine_inbox
-from workers.config import EngineConfig, SchedulingConfig
+from workers.config import EngineConfig, KVConfig, PreemptionConfig, SchedulingConfig
 from workers.detokenizer import Detokenizer
 from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest, RequestKind
@@ -68,6 +68,9 @@ class Rig:
         self.parts: Assembly = assemble(
             self.engine_config,
             SchedulingConfig(policy=self.policy),
+            kv_config=KVConfig(),
+            preemption=PreemptionConfig(),
+            swap=None,
             runner=self.runner,
             rates=RATES,
             max_rows=1_000,
