@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from kvcache.block_hash import BlockHasher
 from kvcache.storage import CopyTiming, KVStorage, SwapSpace
 from kvcache.swap_plan import BlockCopy, Direction
@@ -91,7 +93,7 @@ class CorruptingSwapper:
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         for copy in copies:
             if copy.direction is Direction.IN and not self.spoiled:
-                self.space.places[copy.places[0]].neg_()
+                self.space.places.view(torch.float32)[copy.places[0]].neg_()
                 self.spoiled = True
             self.space.copy([copy])
 
