@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from kvcache.manager import KVCacheManager
 from kvcache.swap_plan import Direction
 from scheduling.admission import Admission
+from scheduling.capacity import CapacityMeter
 from scheduling.claims import Claims
 from scheduling.cost import CostModel
 from scheduling.deadlines import Deadlines
@@ -94,10 +95,13 @@ class BatchScheduler:
         cost: CostModel,
         lengths: LengthPredictor,
         strict_classes: frozenset[PriorityClass],
+        capacity: CapacityMeter | None = None,
         preemption: PreemptionRules | None = None,
         swap_rule: SwapRule | None = None,
     ) -> None:
-        """`swap_rule`: prices swapping; None where nothing can be swapped."""
+        """`capacity`: learns what the machine does, and tells the discipline. None: it was told for good.
+        `swap_rule`: prices swapping; None where nothing can be swapped.
+        """
         rules = PreemptionRules() if preemption is None else preemption
         if kv.capacity_tokens < limits.context_tokens:
             raise LimitsError(
@@ -112,6 +116,7 @@ class BatchScheduler:
         self._step_time = step_time
         self._cost = cost
         self._lengths = lengths
+        self._capacity = capacity
         self._running = RunningSet()
         self._claims = Claims(limits.backfill_limit)
         self._window = StagingWindow(index, qdisc, limits, strict_classes)
@@ -234,17 +239,22 @@ class BatchScheduler:
         assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"
         self._plan = None
         ended = {outcome.row: outcome.ended for outcome in outcomes}
-        token_cost = self._cost.output(1)
+        cost = self._cost
+        units = 0
         for chunk in plan.chunks:
             sequence = self._running[chunk.row]
             end = chunk.start + chunk.tokens
             self._recomputed_tokens += max(0, min(end, sequence.protected_until) - chunk.start)
             sequence.computed_tokens = end
             self._kv.computed(chunk.row, sequence.computed_tokens)
+            if not chunk.decode:
+                units += cost.prompt(end) - cost.prompt(chunk.start)
             if not chunk.samples:
                 continue
             assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
             sequence.output_tokens += 1
+            token_cost = cost.next_output(sequence.output_tokens)
+            units += token_cost
             self._qdisc.charge(chunk.row, token_cost, now)
             state = ended.pop(chunk.row)
             if state is not None:
@@ -258,6 +268,7 @@ class BatchScheduler:
         load = self._load
         self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
         self._sat_out(plan)
+        self._measure_capacity(units, measured_s, now)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
         self._decode_tokens += load.decode_sequences
@@ -271,6 +282,17 @@ class BatchScheduler:
     def copied(self, direction: Direction, blocks: int, seconds: float) -> None:
         """One of a plan's `swaps` was done, and took so long."""
         self._suspensions.copied(direction, blocks, seconds)
+
+    def _measure_capacity(self, units: int, measured_s: float, now: float) -> None:
+        """Of steps that had all the work they could take; others say what was asked for, not what was possible."""
+        if self._capacity is None or not len(self._qdisc):
+            return
+        slots_full = len(self._running) >= self._limits.max_sequences - self._limits.strict_slots
+        if not (slots_full or self._claims.short_of_room):
+            return
+        changed = self._capacity.observe(units, measured_s)
+        if changed is not None:
+            self._qdisc.set_capacity(changed, now)
 
     def _grow_decodes(self, now: float) -> bool:
         """A block for each decode whose next token needs one. True: somebody had to make room, possibly itself."""
@@ -323,8 +345,9 @@ class BatchScheduler:
             self._qdisc.settle(row, now, refund=self._cost.prompt_of(self._index, row))
         else:
             sequence = self._leave_engine(row)
-            never_computed = max(0, sequence.prompt_tokens - sequence.most_computed_tokens)
-            self._qdisc.settle(row, now, refund=self._cost.prompt(never_computed))
+            index, cost = self._index, self._cost
+            computed = min(sequence.prompt_tokens, sequence.most_computed_tokens) - index.cached_tokens[row]
+            self._qdisc.settle(row, now, refund=cost.prompt_of(index, row) - cost.prompt(max(0, computed)))
         self._window.leave(row)
         self._index.move(row, state)
 

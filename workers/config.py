@@ -7,10 +7,10 @@ environment (`HEADRACE_SECTION__FIELD`) over it, flags over that. Does not know 
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -19,9 +19,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from kvcache.partitions import DEFAULT_SHARES, PartitionError, Share, divide
-from scheduling.policies import POLICIES
-from scheduling.preemption_rules import PreemptionMode
+from workers.config_section import CommaList, Section
+from workers.kv_config import CLASSES, KVConfig, PreemptionConfig, check_partitions
+from workers.scheduling_config import SchedulingConfig
 
 __all__ = [
     "ConfigError",
@@ -35,7 +35,6 @@ __all__ = [
     "PreemptionConfig",
     "SchedulingConfig",
     "WorkerConfig",
-    "class_shares",
     "load_config",
 ]
 
@@ -52,51 +51,7 @@ class ConfigError(Exception):
     """What the user got wrong, in one readable text: each line names a field, its value and the remedy."""
 
 
-def _split_commas(value: object) -> object:
-    """Lists may be written `a,b` in the environment and in flags; an empty text is an empty list."""
-    if not isinstance(value, str):
-        return value
-    parts = [part.strip() for part in value.split(",")]
-    if parts == [""]:
-        return []
-    if "" in parts:
-        raise ValueError("an entry between the commas is empty: write A,B")
-    return parts
-
-
-def _split_pairs(value: object) -> object:
-    """Mappings may be written `a=1,b=2` in the environment and in flags; an empty text is an empty mapping."""
-    if not isinstance(value, str):
-        return value
-    pairs: dict[str, str] = {}
-    for part in value.split(",") if value.strip() else ():
-        # The last =, so that a tenant's own name may hold one.
-        name, equals, weight = (piece.strip() for piece in part.rpartition("="))
-        if not (name and equals and weight):
-            raise ValueError(f"{part.strip()!r} is not NAME=NUMBER: write acme=2,globex=1")
-        if name in pairs:
-            raise ValueError(f"{name!r} is named twice: each has one value")
-        pairs[name] = weight
-    return pairs
-
-
-def _check_policy(name: str) -> str:
-    if name not in POLICIES:
-        raise ValueError(f"unknown policy: choose one of {', '.join(POLICIES)}")
-    return name
-
-
-CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
-TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
-ClassFractions = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(_split_pairs)]
-Policy = Annotated[str, AfterValidator(_check_policy)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class KafkaConfig(_Section):
+class KafkaConfig(Section):
     bootstrap_servers: str = "127.0.0.1:9092"
     """Comma-separated host:port list of the brokers."""
     topic_prefix: str = Field("inference", pattern=r"^[a-zA-Z0-9._-]{1,100}$")
@@ -121,7 +76,7 @@ class KafkaConfig(_Section):
     """How often the offsets of completed requests are committed."""
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     source: str = "smollm2"
     """A Hugging Face id, a folder, a .gguf file, or `smollm2` (the small model that ships with the demo)."""
     served_names: CommaList = ()
@@ -133,7 +88,7 @@ class ModelConfig(_Section):
     """Output limit of a request that names none; the rest of the context where absent."""
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -151,57 +106,7 @@ class EngineConfig(_Section):
     """Memory of the KV cache; a share of what is free where absent."""
 
 
-class KVConfig(_Section):
-    prefix_cache: bool = True
-    """Prompts that begin like an earlier one start behind what it has computed. One cache for all classes."""
-    isolate_tenants: bool = False
-    """True: nothing is shared between tenants, so that no one can tell by the time what another one asked; what they
-    have in common is then computed once for each."""
-    reserve: ClassFractions = Field(default_factory=lambda: {f"p{c}": s.reserve for c, s in DEFAULT_SHARES.items()})
-    """What of the pool a class can always have; lent while it does not use it. p0=0.15,p1=0.375; 0 where absent."""
-    ceiling: ClassFractions = Field(default_factory=lambda: {f"p{c}": s.ceiling for c, s in DEFAULT_SHARES.items()})
-    """What of the pool a class can have at most, however idle the rest is; 1 where absent."""
-    slot_reserve: ClassFractions = Field(
-        default_factory=lambda: {f"p{c}": s.reserve for c, s in DEFAULT_SHARES.items()}
-    )
-    """The same of max_sequences."""
-    slot_ceiling: ClassFractions = Field(default_factory=dict)
-    """The same of max_sequences; 1 where absent."""
-    swap_bytes: int | None = Field(None, ge=0)
-    """Memory on the CPU for the KV of suspended requests; half of the pool's where absent, a quarter of what is free
-    where that is less. 0: nothing is swapped."""
-
-
-class PreemptionConfig(_Section):
-    mode: PreemptionMode = PreemptionMode.AUTO
-    """none: nobody is ever suspended. cooperative: only where a running request can't grow otherwise. swap, recompute,
-    auto: also for urgent requests and for classes within their reserve; by copying KV out, by computing it again, or
-    by what costs less."""
-    preemptible: CommaList = ("p0", "p1", "p2", "p3")
-    """Classes whose requests may be suspended for others. (Strict ones never are.)"""
-    budget: int = Field(64, ge=0)
-    """A tenant's requests are suspended for others at most so often in a window; past it the next is demoted to p2."""
-    window_s: float = Field(60.0, gt=0)
-    """The window of the budget."""
-    swap_theta: float = Field(1.0, gt=0)
-    """auto swaps where that takes less than so many times the recomputation."""
-
-
-class SchedulingConfig(_Section):
-    policy: Policy = POLICIES[0]
-    """The queueing discipline: htb, strict or fifo."""
-    staged_rows: int | None = Field(None, ge=4)
-    """Requests tokenised ahead; twice max_sequences where absent."""
-    tenant_weights: TenantWeights = Field(default_factory=dict)
-    """Weight of a tenant among its class's tenants; 1 where absent."""
-    tenant_quantum: int = Field(256, ge=1)
-    """Cost units (1 a prompt token, 2 an output token) that a tenant of weight 1 may run ahead in its turn: about one
-    request's worth shares most evenly."""
-    trust_tenant_header: bool = True
-    """False: the `tenant` header is ignored and every request belongs to the tenant `default`."""
-
-
-class IngressConfig(_Section):
+class IngressConfig(Section):
     max_rows: int = Field(100_000, ge=16)
     """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
     max_bytes: int = Field(256 * 2**20, ge=2**20)
@@ -212,7 +117,7 @@ class IngressConfig(_Section):
     """Topics a request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
 
 
-class EgressConfig(_Section):
+class EgressConfig(Section):
     delta_interval_ms: float = Field(25.0, ge=0)
     """Tokens of one stream that come within this time travel in one record; the first goes at once."""
     delta_max_tokens: int = Field(64, ge=1)
@@ -223,7 +128,7 @@ class EgressConfig(_Section):
     """At SIGTERM running requests may finish within this time; the rest is left for the next worker."""
 
 
-class HealthConfig(_Section):
+class HealthConfig(Section):
     file: Path | None = None
     """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
     interval_s: float = Field(2.0, gt=0)
@@ -326,32 +231,12 @@ def _explain(problem: Any) -> str:
     return f"{field} = {shown}: {problem['msg'].removeprefix('Value error, ')}"
 
 
-_CLASSES = ("p0", "p1", "p2", "p3")
-
-
-def class_shares(reserve: dict[str, float], ceiling: dict[str, float]) -> dict[int, Share]:
-    return {number: Share(reserve.get(label, 0.0), ceiling.get(label, 1.0)) for number, label in enumerate(_CLASSES)}
-
-
-def _check_partitions(config: WorkerConfig) -> None:
-    kv = config.kv
-    for name in ("reserve", "ceiling", "slot_reserve", "slot_ceiling"):
-        unknown = sorted(set(getattr(kv, name)) - set(_CLASSES))
-        if unknown:
-            raise ConfigError(f"kv.{name}: {', '.join(unknown)} is not one of {', '.join(_CLASSES)}")
-    unknown = sorted(set(config.preemption.preemptible) - set(_CLASSES))
-    if unknown:
-        raise ConfigError(f"preemption.preemptible: {', '.join(unknown)} is not one of {', '.join(_CLASSES)}")
-    try:
-        divide("KV blocks", 1, class_shares(kv.reserve, kv.ceiling))
-        divide("sequence slots", config.engine.max_sequences, class_shares(kv.slot_reserve, kv.slot_ceiling))
-    except PartitionError as error:
-        raise ConfigError(f"kv: {error}") from error
-
-
 def _check_together(config: WorkerConfig) -> None:
-    _check_partitions(config)
-    known = _CLASSES
+    try:
+        check_partitions(config.kv, config.preemption, config.engine.max_sequences)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    known = CLASSES
     for label in config.classes:
         if label not in known:
             raise ConfigError(f"classes: {label!r} is not one of {', '.join(known)}")

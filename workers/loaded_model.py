@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from scheduling.step_time import LinearStepTime
-from workers.config import EngineConfig, KVConfig, ModelConfig
+from workers.config import EngineConfig, ModelConfig
 from workers.devices import choose_placement
+from workers.kv_config import KVConfig
 from workers.model_source import find_model, load_tokenizer, prepare_model
 from workers.prompt import ChatTokenizer
 from workers.runner import ModelLimits, ModelRunner

@@ -18,13 +18,15 @@ from tests.workers.engine_rig import letter_detokenizer
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.assembly import Assembly, assemble, engine_inbox
-from workers.config import EngineConfig, KVConfig, PreemptionConfig, SchedulingConfig
+from workers.config import EngineConfig
 from workers.engine import Revoked
+from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival, Timeline
 from workers.runner import ModelRunner
 from workers.sampling import SamplingParams
+from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import VirtualClock
 from workers.staging import Staged, StageJob
 from workers.swap_space import BlockSwapper, SwapPool

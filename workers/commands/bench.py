@@ -3,6 +3,7 @@
   headrace bench engine      output tokens/s, TTFT and memory, beside transformers' static generate
   headrace bench delivery    request → first delta through Kafka, beside a raw aiokafka echo on the same broker
   headrace bench swap        KV blocks copied out and in, beside a plain copy of the same bytes
+  headrace bench scheduler   what a queueing discipline costs a request, with up to a million queued
 
 Each has its own --help. docs/benchmarks.md says how to repeat the published figures.
 """
@@ -12,11 +13,11 @@ import importlib
 
 __all__ = ["add_arguments", "run"]
 
-_BENCHMARKS = ("engine", "delivery", "swap")
+_BENCHMARKS = ("engine", "delivery", "scheduler", "swap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="engine|delivery|swap")
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="|".join(_BENCHMARKS))
     for name in _BENCHMARKS:
         module = importlib.import_module(f"workers.commands.bench_{name}")
         sub = benchmarks.add_parser(
