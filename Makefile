@@ -49,12 +49,16 @@ unit: $(READY) ## Unit, property and simulation tests: no broker, no real model
 
 .PHONY: integration
 integration: java $(READY) ## Tests on Apache Kafka and SmolLM2
-	@$(BIN)/pytest tests -m "broker or model"
+	@$(BIN)/pytest tests -m "(broker or model) and not long"
 
 # --- longer runs ------------------------------------------------------------
 .PHONY: properties
 properties: $(READY) ## Property tests with many examples
 	@HYPOTHESIS_PROFILE=long $(BIN)/pytest tests/properties tests/kvcache tests/scheduling
+
+.PHONY: preemption
+preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, each mode (about 10 minutes)
+	@$(BIN)/pytest -s tests/integration/models/test_preempted_tokens.py
 
 .PHONY: chaos
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)

@@ -53,6 +53,8 @@ class Allocation:
     blocks: int
     cached_tokens: int
     """Tokens at the start whose KV is in the blocks already, or will be by `swap_in`: computing starts behind them."""
+    found_tokens: int
+    """Those of them that the prefix cache had."""
     swap_in: BlockCopy | None = None
     """To be done before anything is computed."""
 
@@ -241,7 +243,7 @@ class KVCacheManager:
         self._hit[owner_class] += cached_tokens
         swapped = self._swapped.pop(row, None)
         if swapped is None:
-            return Allocation(len(table.blocks), cached_tokens)
+            return Allocation(len(table.blocks), cached_tokens, cached_tokens)
         return self._bring_back(swapped, table, len(hits))
 
     def _bring_back(self, swapped: SwappedTable, table: BlockTable, hits: int) -> Allocation:
@@ -249,11 +251,11 @@ class KVCacheManager:
         self._free_places(swapped)
         if hits < swapped.head or swapped.computed_tokens <= cached_tokens:
             self._swaps_lost += hits < swapped.head
-            return Allocation(len(table.blocks), cached_tokens)
+            return Allocation(len(table.blocks), cached_tokens, cached_tokens)
         places = swapped.places[hits - swapped.head :]
         self._swapped_in += len(places)
         copy = BlockCopy(Direction.IN, tuple(table.blocks[hits : hits + len(places)]), places)
-        return Allocation(len(table.blocks), swapped.computed_tokens, copy)
+        return Allocation(len(table.blocks), swapped.computed_tokens, cached_tokens, copy)
 
     def grow(self, row: int, tokens: int) -> bool:
         """Make the table hold `tokens` tokens; False, and nothing is taken, if the pool has too few free blocks."""

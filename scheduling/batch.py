@@ -95,12 +95,13 @@ class BatchScheduler:
         cost: CostModel,
         lengths: LengthPredictor,
         strict_classes: frozenset[PriorityClass],
+        capacity: CapacityMeter | None = None,
         preemption: PreemptionRules | None = None,
         swap_rule: SwapRule | None = None,
-        capacity: CapacityMeter | None = None,
     ) -> None:
-        """`swap_rule`: prices swapping; None where nothing can be swapped. `capacity`: learns what the machine does,
-        and tells the discipline; None: it was told for good."""
+        """`capacity`: learns what the machine does, and tells the discipline. None: it was told for good.
+        `swap_rule`: prices swapping; None where nothing can be swapped.
+        """
         rules = PreemptionRules() if preemption is None else preemption
         if kv.capacity_tokens < limits.context_tokens:
             raise LimitsError(
@@ -266,11 +267,21 @@ class BatchScheduler:
         assert not ended, f"rows {list(ended)} have an outcome and sampled nothing"
         load = self._load
         self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
-        self._measure_capacity(units, measured_s, now)
         self._sat_out(plan)
+        self._measure_capacity(units, measured_s, now)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
         self._decode_tokens += load.decode_sequences
+
+    def _sat_out(self, plan: StepPlan) -> None:
+        """Count for each decode how many steps in a row it was left out of."""
+        computed = {chunk.row for chunk in plan.chunks}
+        for sequence in self._running:
+            sequence.sat_out = sequence.sat_out + 1 if sequence.decoding and sequence.row not in computed else 0
+
+    def copied(self, direction: Direction, blocks: int, seconds: float) -> None:
+        """One of a plan's `swaps` was done, and took so long."""
+        self._suspensions.copied(direction, blocks, seconds)
 
     def _measure_capacity(self, units: int, measured_s: float, now: float) -> None:
         """Of steps that had all the work they could take; others say what was asked for, not what was possible."""
@@ -282,16 +293,6 @@ class BatchScheduler:
         changed = self._capacity.observe(units, measured_s)
         if changed is not None:
             self._qdisc.set_capacity(changed, now)
-
-    def _sat_out(self, plan: StepPlan) -> None:
-        """Count for each decode how many steps in a row it was left out of."""
-        computed = {chunk.row for chunk in plan.chunks}
-        for sequence in self._running:
-            sequence.sat_out = sequence.sat_out + 1 if sequence.decoding and sequence.row not in computed else 0
-
-    def copied(self, direction: Direction, blocks: int, seconds: float) -> None:
-        """One of a plan's `swaps` was done, and took so long."""
-        self._suspensions.copied(direction, blocks, seconds)
 
     def _grow_decodes(self, now: float) -> bool:
         """A block for each decode whose next token needs one. True: somebody had to make room, possibly itself."""
@@ -344,8 +345,9 @@ class BatchScheduler:
             self._qdisc.settle(row, now, refund=self._cost.prompt_of(self._index, row))
         else:
             sequence = self._leave_engine(row)
-            never_computed = max(0, sequence.prompt_tokens - sequence.most_computed_tokens)
-            self._qdisc.settle(row, now, refund=self._cost.prompt(never_computed))
+            index, cost = self._index, self._cost
+            computed = min(sequence.prompt_tokens, sequence.most_computed_tokens) - index.cached_tokens[row]
+            self._qdisc.settle(row, now, refund=cost.prompt_of(index, row) - cost.prompt(max(0, computed)))
         self._window.leave(row)
         self._index.move(row, state)
 

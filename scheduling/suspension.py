@@ -117,11 +117,11 @@ class Suspensions:
             self._swaps.append(allocation.swap_in)
         causer, lost = sequence.causer, sequence.gave_up_tokens
         sequence.causer = None
-        if sequence.swapped:
-            return
-        found = min(allocation.cached_tokens, lost)
+        found = min(allocation.found_tokens, lost)
         if self._swap_rule is not None:
             self._swap_rule.came_back(lost, found)
+        if sequence.swapped:
+            return
         if found and causer is not None and not causer.ended:
             self._qdisc.charge(causer.row, -self._cost.prompt(found), now, Cause.PREEMPTION)
 

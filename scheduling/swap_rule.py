@@ -79,7 +79,7 @@ class SwapRule:
         self._byte_s[direction] += _GAIN * (byte_s - self._byte_s[direction])
 
     def came_back(self, lost_tokens: int, found_tokens: int) -> None:
-        """A victim that was to be recomputed found so many of its tokens in the prefix cache."""
+        """A victim, swapped or not, came back to so many of its tokens in the prefix cache."""
         if lost_tokens > 0:
             share = 1 - min(found_tokens, lost_tokens) / lost_tokens
             self._share += _GAIN * (share - self._share)

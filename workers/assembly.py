@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from kvcache.block_hash import BlockHasher
 from kvcache.manager import KVCacheManager
+from kvcache.partitions import divide
 from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
 from scheduling.capacity import CapacityMeter
@@ -19,18 +20,22 @@ from scheduling.intake import Intake
 from scheduling.length import QuantilePredictor
 from scheduling.limits import BatchLimits
 from scheduling.policies import make_qdisc
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.step_time import LinearStepTime, StepTimeTracker
+from scheduling.swap_rule import SwapRule
 from scheduling.tree import TreeConfig
-from workers.config import EngineConfig, KVConfig
+from workers.config import EngineConfig
 from workers.detokenizer import Detokenizer
 from workers.engine import Engine, EngineMessage
+from workers.kv_config import KVConfig, PreemptionConfig, class_shares
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.scheduling_config import SchedulingConfig
 from workers.staging import StageJob
+from workers.swap_space import SwapPool
 from workers.tree_config import parse_tree
 
 __all__ = [
@@ -71,19 +76,19 @@ def engine_inbox(max_rows: int) -> Mailbox[EngineMessage]:
     return Mailbox(8 * (max_rows + _OVERSHOOT_ROWS) + _OTHER_MESSAGES)
 
 
+def block_hasher(config: KVConfig, runner: ModelRunner, model_name: str, dtype: str) -> BlockHasher | None:
+    """What names the blocks' content; None where nothing is to be shared."""
+    if not config.prefix_cache:
+        return None
+    return BlockHasher(runner.block_size, model=model_name, adapter="", dtype=dtype, by_tenant=config.isolate_tenants)
+
+
 def cost_model(kind: CostKind, rates: LinearStepTime, max_sequences: int) -> CostModel:
     """The configured prices; measured ones are those of a full step."""
     if kind is CostKind.MEASURED:
         output_token_s = rates.predict(0, max_sequences, 0) / max_sequences
         return CostModel.measured(rates.per_prefill_token_s, output_token_s)
     return CostModel(logarithmic=kind is CostKind.LOG)
-
-
-def block_hasher(config: KVConfig, runner: ModelRunner, model_name: str, dtype: str) -> BlockHasher | None:
-    """What names the blocks' content; None where nothing is to be shared."""
-    if not config.prefix_cache:
-        return None
-    return BlockHasher(runner.block_size, model=model_name, adapter="", dtype=dtype, by_tenant=config.isolate_tenants)
 
 
 def class_tree(
@@ -155,10 +160,43 @@ def batch_limits(
     )
 
 
+def preemption_rules(config: PreemptionConfig, tree: TreeConfig) -> PreemptionRules:
+    return PreemptionRules(
+        mode=config.mode,
+        preemptible=frozenset(PriorityClass.from_label(label) for label in config.preemptible),
+        budget=config.budget,
+        window_s=config.window_s,
+        slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+    )
+
+
+def kv_manager(
+    config: KVConfig,
+    mode: PreemptionMode,
+    strict: frozenset[PriorityClass],
+    num_blocks: int,
+    block_size: int,
+    places: int,
+) -> KVCacheManager:
+    """The pool's accounting. A strict class's reserve follows its use, for it should find blocks without evicting."""
+    return KVCacheManager(
+        num_blocks,
+        block_size,
+        parts=divide("KV blocks", num_blocks, class_shares(config.reserve, config.ceiling)),
+        following=strict,
+        lend=mode.evicts_for_newcomers,
+        firm=mode is PreemptionMode.NONE,
+        swap_places=places,
+    )
+
+
 def assemble(
     engine: EngineConfig,
     scheduling: SchedulingConfig,
     *,
+    kv_config: KVConfig,
+    preemption: PreemptionConfig,
+    swap: SwapPool | None,
     runner: ModelRunner,
     rates: LinearStepTime,
     max_rows: int,
@@ -175,16 +213,22 @@ def assemble(
 
     `clock` and `cpu_clock`: seconds, of the wall and of the engine's thread.
 
-    Raises `PolicyError`, `TreeError`, `LimitsError` for settings that contradict each other.
+    `swap`: where KV is swapped to; None: nowhere.
+
+    Raises `PolicyError`, `TreeError`, `LimitsError`, `PartitionError` for settings that contradict each other.
     """
     cost = cost_model(CostKind(scheduling.cost), rates, engine.max_sequences)
     lengths = QuantilePredictor()
     tree = class_tree(scheduling, rates, cost, engine.max_sequences, context_tokens)
     quotas = scheduling.domain_quotas()
+    strict = strict_classes(scheduling.policy, tree)
     limits = batch_limits(engine, scheduling, rates, context_tokens)
+    slots = divide("sequence slots", engine.max_sequences, class_shares(kv_config.slot_reserve, kv_config.slot_ceiling))
+    limits = replace(limits, slot_parts={PriorityClass(owner): part for owner, part in slots.items()})
     index = Index(capacity=max_rows + _OVERSHOOT_ROWS, cost=cost)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
-    kv = KVCacheManager(runner.num_blocks, runner.block_size)
+    places = 0 if swap is None else swap.places
+    kv = kv_manager(kv_config, preemption.mode, strict, runner.num_blocks, runner.block_size, places)
     scheduler = BatchScheduler(
         qdisc=qdisc,
         index=index,
@@ -193,7 +237,9 @@ def assemble(
         step_time=StepTimeTracker(rates),
         cost=cost,
         lengths=lengths,
-        strict_classes=strict_classes(scheduling.policy, tree),
+        strict_classes=strict,
+        preemption=preemption_rules(preemption, tree),
+        swap_rule=None if swap is None else SwapRule(swap.rates, preemption.swap_theta),
         capacity=CapacityMeter(tree.capacity_units_s),
     )
     built = Engine(
@@ -209,6 +255,7 @@ def assemble(
         outbox=outbox,
         stage=stage,
         hasher=hasher,
+        swapper=None if swap is None else swap.swapper,
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,

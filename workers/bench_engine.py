@@ -93,6 +93,9 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
     parts = assemble(
         config.engine,
         config.scheduling,
+        kv_config=config.kv,
+        preemption=config.preemption,
+        swap=model.swap,
         runner=model.runner,
         rates=model.rates,
         max_rows=config.ingress.max_rows,
@@ -159,7 +162,7 @@ def main() -> None:
     arguments = parser.parse_args()
     requests = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
     config = load_config({"model": {"source": arguments.model}, "engine": {"dtype": arguments.dtype}})
-    model = load_model(config.model, config.engine)
+    model = load_model(config.model, config.engine, config.kv)
     figures = run_workload(config, model, requests)
     peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
     json.dump(figures | {"peak_rss_mb": peak_rss_mb}, sys.stdout)

@@ -20,6 +20,7 @@ from pydantic_settings import (
 )
 
 from workers.config_section import CommaList, Section
+from workers.kv_config import CLASSES, KVConfig, PreemptionConfig, check_partitions
 from workers.scheduling_config import SchedulingConfig
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "KVConfig",
     "KafkaConfig",
     "ModelConfig",
+    "PreemptionConfig",
     "SchedulingConfig",
     "WorkerConfig",
     "load_config",
@@ -110,14 +112,6 @@ class EngineConfig(Section):
     """Memory of the KV cache; a share of what is free where absent."""
 
 
-class KVConfig(Section):
-    prefix_cache: bool = True
-    """Prompts that begin like an earlier one start behind what it has computed. One cache for all classes."""
-    isolate_tenants: bool = False
-    """True: nothing is shared between tenants, so that no one can tell by the time what another one asked; what they
-    have in common is then computed once for each."""
-
-
 class IngressConfig(Section):
     max_rows: int = Field(100_000, ge=16)
     """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
@@ -169,6 +163,7 @@ class WorkerConfig(BaseSettings):
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
     kv: KVConfig = KVConfig()
+    preemption: PreemptionConfig = PreemptionConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     ingress: IngressConfig = IngressConfig()
     egress: EgressConfig = EgressConfig()
@@ -247,7 +242,11 @@ def _explain(problem: Any) -> str:
 
 
 def _check_together(config: WorkerConfig) -> None:
-    known = ("p0", "p1", "p2", "p3")
+    try:
+        check_partitions(config.kv, config.preemption, config.engine.max_sequences)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    known = CLASSES
     for label in config.classes:
         if label not in known:
             raise ConfigError(f"classes: {label!r} is not one of {', '.join(known)}")

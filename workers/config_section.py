@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = ["CommaList", "Section", "TenantWeights"]
+__all__ = ["ClassFractions", "CommaList", "Section", "TenantWeights"]
 
 
 def _split_commas(value: object) -> object:
@@ -31,15 +31,16 @@ def _split_pairs(value: object) -> object:
         # The last =, so that a tenant's own name may hold one.
         name, equals, weight = (piece.strip() for piece in part.rpartition("="))
         if not (name and equals and weight):
-            raise ValueError(f"{part.strip()!r} is not TENANT=WEIGHT: write acme=2,globex=1")
+            raise ValueError(f"{part.strip()!r} is not NAME=NUMBER: write acme=2,globex=1")
         if name in pairs:
-            raise ValueError(f"{name!r} is named twice: each tenant has one weight")
+            raise ValueError(f"{name!r} is named twice: each has one value")
         pairs[name] = weight
     return pairs
 
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
+ClassFractions = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(_split_pairs)]
 
 
 class Section(BaseModel):

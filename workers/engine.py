@@ -31,6 +31,7 @@ from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMa
 from workers.runner import ModelRunner, SequenceInput
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
+from workers.swap_space import BlockSwapper
 
 __all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
 
@@ -114,6 +115,7 @@ class Engine:
         outbox: Outbox,
         stage: Callable[[StageJob], None],
         hasher: BlockHasher | None,
+        swapper: BlockSwapper | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
         clock: Callable[[], float],
@@ -133,6 +135,7 @@ class Engine:
         self._outbox = outbox
         self._stage = stage
         self._hasher = hasher
+        self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
@@ -325,8 +328,11 @@ class Engine:
             timeline = self._requests[row].timeline
             # A request that was preempted and comes back was admitted before.
             timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
-        for row in plan.preempted:
-            self._requests[row].timeline.preemptions += 1
+        for eviction in plan.evictions:
+            self._requests[eviction.row].timeline.suspend(eviction, now)
+        for chunk in plan.chunks:
+            self._requests[chunk.row].timeline.resume(chunk, now)
+        self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
         try:
             sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
@@ -357,6 +363,14 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+
+    def _swap(self, plan: StepPlan) -> None:
+        if not plan.swaps:
+            return
+        assert self._swapper is not None, f"{plan.swaps} and nobody to do them"
+        self._swapper.copy(plan.swaps)
+        for timing in self._swapper.take_timings():
+            self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
 
     def _input(self, chunk: Chunk) -> SequenceInput:
         request = self._requests[chunk.row]

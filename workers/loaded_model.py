@@ -11,9 +11,11 @@ from typing import cast
 from scheduling.step_time import LinearStepTime
 from workers.config import EngineConfig, ModelConfig
 from workers.devices import choose_placement
+from workers.kv_config import KVConfig
 from workers.model_source import find_model, load_tokenizer, prepare_model
 from workers.prompt import ChatTokenizer
 from workers.runner import ModelLimits, ModelRunner
+from workers.swap_space import SwapPool, make_swap_pool
 from workers.transformers_runner import TransformersRunner
 from workers.warm_up import measure_step_time
 
@@ -31,12 +33,17 @@ class LoadedModel:
     """In which it computes, and holds its KV."""
     rates: LinearStepTime
     """What a step takes, as measured at the warm-up."""
+    swap: SwapPool | None
+    """Where the KV of suspended requests is swapped to."""
     summary: str
     """One line for the log: model, placement, pool, rates."""
 
 
 def load_model(
-    model: ModelConfig, engine: EngineConfig, on_progress: Callable[[str], None] = lambda _line: None
+    model: ModelConfig,
+    engine: EngineConfig,
+    kv: KVConfig,
+    on_progress: Callable[[str], None] = lambda _line: None,
 ) -> LoadedModel:
     """Find, place, load and warm a model.
 
@@ -55,6 +62,7 @@ def load_model(
     tokenizer = load_tokenizer(files)
     on_progress("Warming up: measuring what a step takes")
     rates = measure_step_time(runner)
+    swap = make_swap_pool(runner.storage, kv.swap_bytes, time.perf_counter)
     names = model.served_names or (files.name,)
     pool_tokens = runner.num_blocks * runner.block_size
     return LoadedModel(
@@ -64,6 +72,7 @@ def load_model(
         limits=runner.limits,
         dtype=str(placement.dtype).removeprefix("torch."),
         rates=rates,
+        swap=swap,
         summary=(
             f"{names[0]} on {placement}: context {runner.limits.context_tokens:,} tokens, "
             f"KV pool {pool_tokens:,} tokens, prefill {1 / rates.per_prefill_token_s:,.0f} tokens/s; "

@@ -9,34 +9,39 @@ What differs from a real worker, and should be kept in mind:
 - Requests are never refused at the index: all that arrived wait in it, as if Kafka had handed over everything.
 - Staging takes a fixed time a request on one thread (`staging_s`), by default none.
 - A request ends after the number of tokens that its trace says; the scheduler knows only `max_tokens`.
+- Copies of swapped KV take the bytes over the given rates, and delay the step.
 - There are no hard deadlines: no public trace has any.
 - Prompts share a prefix where the trace says so (Mooncake's hashes); what a request alone computed it finds again when
   it comes back after a preemption. No prompt continues an earlier answer.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import overload
 
 from kvcache.manager import KVCacheManager
+from kvcache.partitions import Share, divide
+from kvcache.swap_plan import Direction
 from scheduling.batch import BatchScheduler
 from scheduling.cost import CostModel
 from scheduling.index import Index
 from scheduling.length import LengthPredictor, LengthStatistics, QuantilePredictor
 from scheduling.limits import BatchLimits
 from scheduling.plan import Outcome, StepPlan
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Qdisc
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeTracker
+from scheduling.swap_rule import SwapRates, SwapRule
 from scheduling.tree import Slo
 from workers.run_record import RequestRecord, RunRecord, RunRecorder
 from workers.step_models import StepDuration
 from workers.trace_mix import ArrivingRequest
 
-__all__ = ["BlockNames", "EngineModel", "KnownLengths", "Policy", "Simulation", "SimulationStuck"]
+__all__ = ["BlockNames", "EngineModel", "KnownLengths", "Policy", "Simulation", "SimulationStuck", "SwapModel"]
 
 _MOST_IDLE_TURNS = 1_000
 
@@ -45,9 +50,12 @@ class SimulationStuck(Exception):
     """Requests wait, nothing runs, and nothing will change that: a discipline gives no row and names no time."""
 
 
-def plain_kv(index: Index, num_blocks: int, block_size: int) -> KVCacheManager:
-    """A worker's own accounting, which needs no look into the index."""
-    return KVCacheManager(num_blocks, block_size)
+@dataclass(frozen=True, slots=True)
+class SwapModel:
+    places: int
+    """Blocks that may be swapped out at the same time."""
+    rates: SwapRates
+    theta: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +76,13 @@ class EngineModel:
     """The scheduler is told each request's output length beforehand."""
     staging_s: float = 0.0
     """Time on the staging thread for each request."""
-    make_kv: Callable[[Index, int, int], KVCacheManager] = plain_kv
-    """The KV accounting, of so many blocks of so many tokens."""
+    make_kv: Callable[[Index, int, int], KVCacheManager] | None = None
+    """The KV accounting, of so many blocks of so many tokens; None: a worker's own."""
+    shares: Mapping[int, Share] = field(default_factory=dict)
+    """What classes are entitled to of the pool; none by default. (Slots: `limits.slot_parts`.)"""
+    preemption: PreemptionRules = field(default_factory=PreemptionRules)
+    swap: SwapModel | None = None
+    """None: nothing is swapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +157,10 @@ class Simulation:
         self._engine = engine
         self._slos = slos
         self._index = Index(capacity=max(1, len(requests)), cost=engine.cost)
-        self._kv = engine.make_kv(self._index, engine.num_blocks, engine.block_size)
+        if engine.make_kv is None:
+            self._kv = self._own_kv(policy.strict_classes)
+        else:
+            self._kv = engine.make_kv(self._index, engine.num_blocks, engine.block_size)
         self._qdisc = policy.make(self._index, engine.cost)
         self._lengths: LengthPredictor = KnownLengths() if engine.known_lengths else QuantilePredictor()
         self._scheduler = BatchScheduler(
@@ -156,6 +172,8 @@ class Simulation:
             cost=engine.cost,
             lengths=self._lengths,
             strict_classes=policy.strict_classes,
+            preemption=engine.preemption,
+            swap_rule=None if engine.swap is None else SwapRule(engine.swap.rates, engine.swap.theta),
         )
         self._recorder = RunRecorder(requests, self._borrowed_cost)
         self._arrivals = deque(self._recorder.records)
@@ -166,6 +184,18 @@ class Simulation:
         self._now = 0.0
         self._ended = 0
         self._idle_turns = 0
+
+    def _own_kv(self, strict: frozenset[PriorityClass]) -> KVCacheManager:
+        engine, mode = self._engine, self._engine.preemption.mode
+        return KVCacheManager(
+            engine.num_blocks,
+            engine.block_size,
+            parts=divide("KV blocks", engine.num_blocks, engine.shares),
+            following=strict.intersection(PriorityClass(owner) for owner in engine.shares),
+            lend=mode.evicts_for_newcomers,
+            firm=mode is PreemptionMode.NONE,
+            swap_places=0 if engine.swap is None else engine.swap.places,
+        )
 
     def run(self, on_progress: Callable[[int], None] | None = None, until_s: float = inf) -> RunRecord:
         """Until every request has ended, or the first step that ends at or after `until_s`.
@@ -267,6 +297,7 @@ class Simulation:
                 decode += 1
             else:
                 prefill += chunk.tokens
+        self._now += self._swap(plan)
         started_s = self._now
         self._now = started_s + self._engine.step_time.predict(prefill, decode, context)
         recorder.advance(self._now)
@@ -279,6 +310,16 @@ class Simulation:
             predicted = self._index.output_tokens[row]
             self._lengths.observe(request.priority, request.tenant, predicted, len(records[row].token_steps))
             self._end(row, RequestState.FINISHED, ran=True)
+
+    def _swap(self, plan: StepPlan) -> float:
+        """Seconds that the plan's copies take."""
+        seconds = 0.0
+        for copy in plan.swaps:
+            assert self._engine.swap is not None, f"{copy} and nowhere to swap to"
+            rates = self._engine.swap.rates
+            byte_s = rates.out_bytes_s if copy.direction is Direction.OUT else rates.in_bytes_s
+            seconds += len(copy.blocks) * rates.block_bytes / byte_s
+        return seconds
 
     def _book(self, plan: StepPlan, step: int) -> tuple[list[Outcome], list[int]]:
         """Service and tokens of a step; the outcomes of what sampled, and the rows that ended."""

@@ -21,13 +21,14 @@ producer's span (the conventions allow a parent for single messages; a link is f
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Ending
+from workers.request import Arrival, Ending, Timeline
 
 __all__ = ["NAMES", "ReplySent", "RequestTracer", "WallClock"]
 
@@ -67,6 +68,11 @@ NAMES = {
     "flow": "headrace.flow",
     "wait": "headrace.wait",
     "preemptions": "headrace.preemptions",
+    "suspended": "headrace.suspended",
+    "swapped": "headrace.suspension.swapped",
+    "swap_estimate": "headrace.suspension.swap_estimate",
+    "recompute_estimate": "headrace.suspension.recompute_estimate",
+    "recomputed_tokens": "headrace.suspension.recomputed_tokens",
     "steps": "headrace.steps",
 }
 """The one table of attribute names: the conventions still move."""
@@ -92,6 +98,22 @@ class ReplySent:
     sent_s: float
     acknowledged_s: float
     bytes: int
+
+
+def _suspensions(timeline: Timeline) -> dict[str, float | tuple[float, ...] | tuple[bool, ...]]:
+    """How it was suspended, item *i* of each list for the i-th time: what either way was estimated to take in seconds,
+    which was taken, and how many tokens were computed again."""
+    suspensions = timeline.suspensions
+    if not suspensions:
+        return {}
+    return {
+        NAMES["suspended"]: timeline.suspended_s,
+        NAMES["swapped"]: tuple(one.swapped for one in suspensions),
+        # A list of an attribute holds numbers only: what was no choice would have taken for ever.
+        NAMES["swap_estimate"]: tuple(inf if one.swap_s is None else one.swap_s for one in suspensions),
+        NAMES["recompute_estimate"]: tuple(one.recompute_s for one in suspensions),
+        NAMES["recomputed_tokens"]: tuple(float(one.recomputed_tokens) for one in suspensions),
+    }
 
 
 class RequestTracer:
@@ -167,6 +189,8 @@ class RequestTracer:
         chat.set_attribute(NAMES["gen_output_tokens"], ending.output_tokens)
         chat.set_attribute(NAMES["preemptions"], timeline.preemptions)
         chat.set_attribute(NAMES["steps"], timeline.steps)
+        for name, value in _suspensions(timeline).items():
+            chat.set_attribute(name, value)
         if ending.error is None:
             assert not isinstance(ending.reason, Exception)
             chat.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))

@@ -144,6 +144,9 @@ class Worker:
         self._parts = assemble(
             config.engine,
             config.scheduling,
+            kv_config=config.kv,
+            preemption=config.preemption,
+            swap=model.swap,
             runner=model.runner,
             rates=model.rates,
             max_rows=config.ingress.max_rows,

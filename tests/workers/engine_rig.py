@@ -10,6 +10,7 @@ from topics.record import InboundRecord, RecordId
 from workers.assembly import Assembly, assemble, engine_inbox
 from workers.config import EngineConfig
 from workers.detokenizer import Detokenizer
+from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival
@@ -71,6 +72,9 @@ class Rig:
         self.parts: Assembly = assemble(
             self.engine_config,
             SchedulingConfig.model_validate({"policy": self.policy, **self.scheduling}),
+            kv_config=KVConfig(),
+            preemption=PreemptionConfig(),
+            swap=None,
             runner=self.runner,
             rates=RATES,
             max_rows=1_000,

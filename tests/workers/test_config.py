@@ -155,3 +155,30 @@ def test_a_file_of_comments_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "headrace.yaml").write_text("# later\n")
     monkeypatch.setenv("HEADRACE_CONFIG", str(tmp_path / "headrace.yaml"))
     assert load_config().classes
+
+
+@pytest.mark.parametrize(
+    ("kv", "message"),
+    [
+        (
+            {"reserve": {"p1": 0.6, "p2": 0.5}},
+            r"KV blocks are .*0\.6 \(p1\) \+ 0\.5 \(p2\) .* = 1\.1, more than the whole",
+        ),
+        ({"slot_reserve": {"p0": 0.7, "p2": 0.4}}, r"sequence slots are .* = 1\.1, more than the whole"),
+        ({"ceiling": {"p0": 0.1}}, r"p0's ceiling of KV blocks = 0\.1 is below its reserve = 0\.15"),
+        ({"reserve": {"p7": 0.1}}, r"kv\.reserve: p7 is not one of p0, p1, p2, p3"),
+    ],
+)
+def test_partitions_that_cannot_all_hold_are_refused_with_the_sum(kv: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config({"kv": kv})
+
+
+def test_partitions_may_be_written_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_KV__RESERVE", "p0=0.1,p1=0.2")
+    assert load_config().kv.reserve == {"p0": 0.1, "p1": 0.2}
+
+
+def test_a_mode_of_preemption_that_is_none_of_them_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"preemption\.mode = 'gently'"):
+        load_config({"preemption": {"mode": "gently"}})

@@ -35,7 +35,7 @@ LIMITS = ModelLimits(context_tokens=256, vocabulary=300, eos_token_ids=frozenset
 
 def worker() -> Worker:
     runner = SimulatedRunner(RATES, VirtualClock(), LIMITS, num_blocks=64, block_size=16)
-    model = LoadedModel(("m",), runner, PlainTokenizer(), LIMITS, "float32", RATES, "a simulated model")
+    model = LoadedModel(("m",), runner, PlainTokenizer(), LIMITS, "float32", RATES, None, "a simulated model")
     config = load_config({"ingress": {"max_rows": 40}})
     return Worker(config, model, KafkaSettings("127.0.0.1:9"), trace.get_tracer("test"), instance="test-0")
 

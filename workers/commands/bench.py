@@ -2,6 +2,7 @@
 
   headrace bench engine      output tokens/s, TTFT and memory, beside transformers' static generate
   headrace bench delivery    request → first delta through Kafka, beside a raw aiokafka echo on the same broker
+  headrace bench swap        KV blocks copied out and in, beside a plain copy of the same bytes
   headrace bench scheduler   what a queueing discipline costs a request, with up to a million queued
 
 Each has its own --help. docs/benchmarks.md says how to repeat the published figures.
@@ -12,7 +13,7 @@ import importlib
 
 __all__ = ["add_arguments", "run"]
 
-_BENCHMARKS = ("engine", "delivery", "scheduler")
+_BENCHMARKS = ("engine", "delivery", "scheduler", "swap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -137,7 +137,7 @@ def load_with_progress(config: WorkerConfig, console: Console) -> "LoadedModel":
                 console.print(line)
 
         with explained():
-            return load_model(config.model, config.engine, show)
+            return load_model(config.model, config.engine, config.kv, show)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ RunWorker = Callable[..., AbstractAsyncContextManager[LocalWorker]]
 def model() -> LoadedModel:
     """SmolLM2-135M-Instruct in float32, loaded and warmed once; workers of different tests use it one after another."""
     config = load_config({"engine": {"dtype": "float32", "kv_bytes": 400 * 2**20}})
-    return load_model(config.model, config.engine)
+    return load_model(config.model, config.engine, config.kv)
 
 
 @pytest.fixture

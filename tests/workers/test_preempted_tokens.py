@@ -1,0 +1,115 @@
+"""Not one token changes: a crowd in a pool far too small says what it says in a large one. On a small random model; on
+SmolLM2 in `tests/integration/models`."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from scheduling.preemption_rules import PreemptionMode
+from tests.workers.preemption_rig import CorruptingSwapper, Crowd, Said, Wish, crowd
+from workers.devices import Placement
+from workers.runner import ModelLimits
+from workers.transformers_runner import TransformersRunner
+
+VOCABULARY = 97
+SWAP, RECOMPUTE, AUTO = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE, PreemptionMode.AUTO
+SMALL_POOL = 14
+OFTEN = 1.2
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[TransformersRunner]:
+    before = torch.get_num_threads()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6)
+    limits = ModelLimits(128, VOCABULARY, frozenset({2}))
+    placement = Placement(torch.device("cpu"), torch.float32, threads=1)
+    yield TransformersRunner(model, limits, placement, kv_bytes=2**22)
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def wishes() -> list[Wish]:
+    return crowd(200, VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runner: TransformersRunner, wishes: list[Wish]) -> Said:
+    alone = Crowd(runner, runner.storage, wishes, blocks=200, mode=PreemptionMode.NONE, prefix_cache=False)
+    said = alone.run()
+    assert not alone.seen.preempted
+    return said
+
+
+@pytest.mark.parametrize(
+    ("mode", "swap_places", "swap_bytes_s", "kinds"),
+    [
+        (SWAP, 200, 1e9, {"swapped"}),
+        (RECOMPUTE, 0, 1e9, {"recomputed"}),
+        (AUTO, 200, 8e7, {"swapped", "recomputed"}),
+        (SWAP, 6, 1e9, {"swapped", "recomputed"}),
+    ],
+    ids=["swap", "recompute", "auto", "swap, pool too small"],
+)
+def test_not_one_token_changes(
+    runner: TransformersRunner,
+    wishes: list[Wish],
+    undisturbed: Said,
+    mode: PreemptionMode,
+    swap_places: int,
+    swap_bytes_s: float,
+    kinds: set[str],
+) -> None:
+    disturbed = Crowd(
+        runner,
+        runner.storage,
+        wishes,
+        blocks=SMALL_POOL,
+        mode=mode,
+        swap_places=swap_places,
+        swap_bytes_s=swap_bytes_s,
+        evictions_a_turn=OFTEN,
+    )
+    assert disturbed.run() == undisturbed
+    histogram = disturbed.seen.histogram
+    print(mode.value, len(disturbed.seen.preempted), "preempted:", dict(histogram))
+    assert len(disturbed.seen.preempted) >= 150
+    for kind in {"mid-prefill", "mid-decode", "shared prefix"} | kinds:
+        assert histogram[kind] >= 30, f"{kind}: {histogram}"
+
+
+def test_one_block_that_is_spoiled_while_swapped_out_shows(
+    runner: TransformersRunner, wishes: list[Wish], undisturbed: Said
+) -> None:
+    disturbed = Crowd(
+        runner,
+        runner.storage,
+        wishes,
+        blocks=SMALL_POOL,
+        mode=SWAP,
+        swap_places=200,
+        evictions_a_turn=OFTEN,
+        make_swapper=CorruptingSwapper,
+    )
+    assert disturbed.run() != undisturbed
+
+
+def test_the_prefix_cache_changes_nothing(runner: TransformersRunner, wishes: list[Wish], undisturbed: Said) -> None:
+    sharing = Crowd(runner, runner.storage, wishes, blocks=200, mode=AUTO)
+    assert sharing.run() == undisturbed
+    assert sum(sharing.parts.kv.statistics().hit_tokens_by_class.values()) > 1000
