@@ -111,6 +111,7 @@ class PagedRunner(ABC):
                     logits,
                     [sequences[position].sampling or GREEDY for position in sampling],
                     [sequences[position].output_position for position in sampling],
+                    [sequences[position].history for position in sampling],
                 )
         if drawn.not_finite:
             bad = [sampling[row] for row in drawn.not_finite]

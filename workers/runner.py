@@ -28,6 +28,8 @@ class SequenceInput:
     """None: the chunk doesn't reach the end of the known tokens, nothing is sampled."""
     output_position: int = 0
     """The sampled token's index in the output: the counter of the counter-based randomness."""
+    history: Sequence[int] = ()
+    """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from workers.devices import Placement
 from workers.native.library import NativeLibrary
 from workers.paged_runner import PagedRunner
 from workers.runner import SequenceInput
-from workers.sampling import GREEDY
+from workers.sampling import GREEDY, SamplingParams
 
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -143,6 +143,19 @@ def test_a_tokens_logits_are_the_same_to_the_bit_whatever_shares_the_step(
     for seed in range(4):
         for (s, position), got in random_steps(runner, prompts, seed):
             assert torch.equal(got, alone[s, position])
+
+
+def test_penalties_see_the_tokens_of_the_whole_sequence(tmp_path: Path, library: NativeLibrary) -> None:
+    _model, runner = runner_of(FAMILIES["llama"], tmp_path, library)
+    plain = SequenceInput([5, 6, 7], 0, [0], GREEDY)
+    (favourite,) = runner.step([plain])
+    assert favourite is not None
+    shy = SamplingParams(temperature=0, frequency_penalty=2.0, presence_penalty=2.0)
+    said = [5, 6, 7] + [favourite] * 50
+    wary = SequenceInput([5, 6, 7], 0, [1], shy, output_position=50, history=said)
+    got = runner.step([plain, wary])
+    assert got[0] == favourite
+    assert got[1] != favourite
 
 
 def test_bfloat16_weights_and_pool_stay_near_float32(tmp_path: Path, library: NativeLibrary) -> None:
