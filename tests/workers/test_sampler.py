@@ -33,7 +33,7 @@ def draw(logits: torch.Tensor, params: SamplingParams, count: int) -> list[int]:
 
 
 def reference_distribution(logits: torch.Tensor, params: SamplingParams) -> list[float]:
-    """The definition in plain Python: temperature, min_p, then exactly top_k tokens, then the fewest that reach top_p."""
+    """The definition in plain Python: temperature, min_p, exactly top_k tokens, then the fewest that reach top_p."""
     top = max(logits.tolist())
     weights = [math.exp((value - top) / params.temperature) for value in logits.tolist()]
     weights = [weight if weight >= params.min_p else 0.0 for weight in weights]

@@ -31,10 +31,18 @@ typedef struct {
     float maximum[MAX_QUERY_ROWS], sum[MAX_QUERY_ROWS]; /* over the tiles so far */
 } Work;
 
+/* A block's keys or values are a page apart from the next one's, where the hardware stops reading ahead. */
+INLINE void fetch_ahead(const char *from, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 INLINE void score_blocks(Work *w, const LayerKV *kv, const int bf16, const int32_t *table, int64_t blocks, int head) {
-    const int64_t dim = kv->head_dim, size = bf16 ? 2 : 4;
+    const int64_t dim = kv->head_dim, size = bf16 ? 2 : 4, bytes = dim * BLOCK * size;
     for (int64_t b = 0; b < blocks; b++) {
-        const char *keys = (const char *)kv->keys + (table[b] * kv->block_stride + head * dim * BLOCK) * size;
+        const char *keys = (const char *)kv->keys + table[b] * kv->block_stride * size + head * bytes;
+        if (b + 1 < blocks)
+            fetch_ahead((const char *)kv->keys + table[b + 1] * kv->block_stride * size + head * bytes, bytes);
+        else fetch_ahead((const char *)kv->values + table[0] * kv->block_stride * size + head * bytes, bytes);
         for (int64_t r = 0; r < w->rows; r += MAX_ROWS) {
             const int64_t few = w->rows - r < MAX_ROWS ? w->rows - r : MAX_ROWS;
             multiply_rows((int)few, BLOCK / LANES, bf16, dim, w->query + r * dim, dim, keys, BLOCK,
@@ -44,9 +52,11 @@ INLINE void score_blocks(Work *w, const LayerKV *kv, const int bf16, const int32
 }
 
 INLINE void weigh_blocks(Work *w, const LayerKV *kv, const int bf16, const int32_t *table, int64_t blocks, int head) {
-    const int64_t dim = kv->head_dim, size = bf16 ? 2 : 4;
+    const int64_t dim = kv->head_dim, size = bf16 ? 2 : 4, bytes = dim * BLOCK * size;
     for (int64_t b = 0; b < blocks; b++) {
-        const char *values = (const char *)kv->values + (table[b] * kv->block_stride + head * dim * BLOCK) * size;
+        const char *values = (const char *)kv->values + table[b] * kv->block_stride * size + head * bytes;
+        if (b + 1 < blocks)
+            fetch_ahead((const char *)kv->values + table[b + 1] * kv->block_stride * size + head * bytes, bytes);
         for (int64_t r = 0; r < w->rows; r += MAX_ROWS) {
             const int64_t few = w->rows - r < MAX_ROWS ? w->rows - r : MAX_ROWS;
             for (int64_t d = 0; d < dim; d += BLOCK)
