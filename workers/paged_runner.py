@@ -186,7 +186,7 @@ def _make_storage(
 def _faults_named() -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemory(first_line(error)) from error
     except torch.AcceleratorError as error:
         raise DeviceLost(first_line(error)) from error

@@ -6,11 +6,13 @@ line to `on_progress`: the log says what serves.
 
 from collections.abc import Callable
 
+import torch
+
 from workers.attention.cpu import CpuAttentionKind
 from workers.attention.reference import ReferenceAttention
 from workers.decoder.family import DecoderShape, describe
 from workers.decoder.runner import DecoderRunner, read_config
-from workers.devices import Placement
+from workers.devices import Placement, computes_bf16
 from workers.model_source import ModelFiles
 from workers.native.build import NoLibrary
 from workers.native.library import NativeLibrary, load_library
@@ -40,6 +42,7 @@ def load_runner(
             shape,
             placement,
             library=library,
+            torch_products=placement.dtype == torch.bfloat16 and computes_bf16(placement.device),
             kv_bytes=kv_bytes,
             max_context_tokens=max_context_tokens,
             on_progress=on_progress,

@@ -19,7 +19,7 @@ LAYERS = 2
 
 @pytest.fixture(scope="module")
 def cpu() -> CpuAttentionKind:
-    return CpuAttentionKind(kernels_or_skip(), threads=2)
+    return CpuAttentionKind(kernels_or_skip(), threads=1)
 
 
 @st.composite

@@ -2,8 +2,10 @@
 
 Knows which of the two serves a placement. Does not know how either computes.
 
-On a CPU it is the kernels, where there are some and the model's heads suit them; on any other device, and where there
-is no compiler, it is torch. Both compute the same: the tests compare them with each other and with transformers.
+On a CPU it is the kernels, where there are some and the model's heads suit them. On a CPU that multiplies bfloat16
+natively and a model in that format, attention is theirs and the products are torch's, which use those instructions. On
+any other device, and where there is no compiler, it is torch. All compute the same: the tests compare them with each
+other and with transformers.
 """
 
 from collections.abc import Callable
@@ -41,11 +43,13 @@ class DecoderRunner(PagedRunner):
         placement: Placement,
         *,
         library: NativeLibrary | None,
+        torch_products: bool = False,
         kv_bytes: int | None = None,
         max_context_tokens: int | None = None,
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """`library`: the compiled kernels, for a CPU; None: torch. `max_context_tokens` lowers the model's own limit.
+        """`library`: the compiled kernels, for a CPU; None: torch. `torch_products`: of the kernels use attention only.
+        `max_context_tokens` lowers the model's own limit.
 
         Raises `ModelError` and `kvcache.sizing.PoolSizeError`.
         """
@@ -61,7 +65,7 @@ class DecoderRunner(PagedRunner):
         rotary = RotaryTable(*inverse_frequencies(config, shape.head_dim), placement.device)
         self._rotary = rotary
         try:
-            if library is not None and attention is native:
+            if library is not None and attention is native and not torch_products:
                 bf16 = placement.dtype == torch.bfloat16
                 self._native: NativeForward | None = NativeForward(
                     shape, weights, rotary, library=library, threads=placement.threads, bf16=bf16

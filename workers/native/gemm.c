@@ -5,7 +5,8 @@
    A row's sums don't depend on how many rows there are, or how they are shared out: a request gets the same logits, to
    the bit, alone and in any batch.
 
-   Drawback: no bfloat16 or tile instructions; on a CPU that has them torch's products are faster for many rows. */
+   Drawback: no bfloat16 or tile instructions. On a CPU that has them torch multiplies bfloat16, not this
+   (workers/decoder/runner.py); elsewhere bfloat16 is a format of storage, multiplied as floats. */
 #include "gemm.h"
 
 #include <omp.h>

@@ -23,6 +23,7 @@ from tests.workers.tiny_models import CONTEXT, VOCABULARY, saved, texts, tiny
 from workers.decoder.family import DecoderShape, NotDescribed, describe
 from workers.decoder.runner import DecoderRunner
 from workers.devices import Placement
+from workers.errors import NotFiniteLogits
 from workers.native.library import NativeLibrary
 from workers.paged_runner import PagedRunner
 from workers.runner import SequenceInput
@@ -80,17 +81,27 @@ def _threads_as_before() -> Iterator[None]:
 
 
 def runner_of(
-    config: PreTrainedConfig, folder: Path, library: NativeLibrary | None, dtype: torch.dtype = torch.float32
+    config: PreTrainedConfig,
+    folder: Path,
+    library: NativeLibrary | None,
+    dtype: torch.dtype = torch.float32,
+    *,
+    torch_products: bool = False,
+    threads: int = 1,
 ) -> tuple[Any, DecoderRunner]:
+    """One thread unless it matters: models this small only wait for a second one, long where the machine is busy."""
     model = tiny(config)
     files = saved(model, folder)
     shape = describe(config)
     assert isinstance(shape, DecoderShape)
-    placement = Placement(torch.device("cpu"), dtype, threads=2 if library else 1)
-    return model, DecoderRunner(files, shape, placement, library=library, kv_bytes=2**22)
+    placement = Placement(torch.device("cpu"), dtype, threads)
+    runner = DecoderRunner(files, shape, placement, library=library, torch_products=torch_products, kv_bytes=2**22)
+    return model, runner
 
 
-def random_steps(runner: PagedRunner, prompts: list[list[int]], seed: int) -> Iterator[tuple[list[int], torch.Tensor]]:
+def random_steps(
+    runner: PagedRunner, prompts: list[list[int]], seed: int
+) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
     """All prompts through the runner in random pieces: (sequence, position) of each row of logits, and the logits."""
     draw = random.Random(seed)
     free = [*range(runner.num_blocks)]
@@ -108,7 +119,7 @@ def random_steps(runner: PagedRunner, prompts: list[list[int]], seed: int) -> It
             done[s] += tokens
         rows = [s for s, part in zip(members, step, strict=True) if part.sampling]
         for s, logits in zip(rows, runner.logits(step).clone(), strict=True):
-            yield [s, done[s] - 1], logits
+            yield (s, done[s] - 1), logits
 
 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
@@ -133,14 +144,15 @@ def test_a_tokens_logits_are_the_same_to_the_bit_whatever_shares_the_step(
     tmp_path: Path, library: NativeLibrary
 ) -> None:
     """The kernels' promise: no batch, no chunking and no number of threads changes a request's text."""
-    _model, runner = runner_of(FAMILIES["llama"], tmp_path, library)
+    _model, one_thread = runner_of(FAMILIES["llama"], tmp_path, library)
+    _model, two_threads = runner_of(FAMILIES["llama"], tmp_path, library, threads=2)
     prompts = texts((5, 300, 17, 540))
     alone = {}
     for s, text in enumerate(prompts):
         for end in range(1, len(text) + 1):
             step = [SequenceInput(text[end - 1 : end], end - 1, range(40 * s, 40 * s + 40), GREEDY)]
-            alone[s, end - 1] = runner.logits(step)[0].clone()
-    for seed in range(4):
+            alone[s, end - 1] = one_thread.logits(step)[0].clone()
+    for seed, runner in enumerate((one_thread, one_thread, two_threads)):
         for (s, position), got in random_steps(runner, prompts, seed):
             assert torch.equal(got, alone[s, position])
 
@@ -158,14 +170,40 @@ def test_penalties_see_the_tokens_of_the_whole_sequence(tmp_path: Path, library:
     assert got[1] != favourite
 
 
-def test_bfloat16_weights_and_pool_stay_near_float32(tmp_path: Path, library: NativeLibrary) -> None:
-    model, runner = runner_of(FAMILIES["qwen3"], tmp_path, library, torch.bfloat16)
+def test_logits_that_are_not_numbers_name_their_sequences_and_spare_the_others(
+    tmp_path: Path, library: NativeLibrary
+) -> None:
+    model = tiny(FAMILIES["llama"])
+    with torch.no_grad():
+        model.model.embed_tokens.weight[50] = float("nan")
+    shape = describe(FAMILIES["llama"])
+    assert isinstance(shape, DecoderShape)
+    placement = Placement(torch.device("cpu"), torch.float32, threads=1)
+    runner = DecoderRunner(saved(model, tmp_path), shape, placement, library=library, kv_bytes=2**22)
+    good = SequenceInput([1, 2, 3], 0, [2], GREEDY)
+    with pytest.raises(NotFiniteLogits) as caught:
+        runner.step([SequenceInput([6, 50, 7], 0, [1], GREEDY), good])
+    assert caught.value.sequences == (0,)
+    # The faulty sequence's block goes to a shorter one: what is left behind its end must not reach it.
+    assert runner.step([SequenceInput([1], 0, [1], GREEDY)]) == runner.step([SequenceInput([1], 0, [3], GREEDY)])
+    assert runner.step([good])[0] is not None
+
+
+@pytest.mark.parametrize("torch_products", [False, True], ids=["kernels", "kernels for attention alone"])
+def test_bfloat16_weights_and_pool_stay_near_float32(
+    tmp_path: Path, library: NativeLibrary, torch_products: bool
+) -> None:
+    model, runner = runner_of(FAMILIES["qwen3"], tmp_path, library, torch.bfloat16, torch_products=torch_products)
+    assert runner.attention_name == "cpu"
+    assert (runner.native is None) == torch_products
     prompts = texts((40, 300))
     with torch.inference_mode():
         want = [model(torch.tensor([text]), use_cache=False).logits[0] for text in prompts]
     for (sequence, position), got in random_steps(runner, prompts, seed=3):
         expected = want[sequence][position]
-        torch.testing.assert_close(got / expected.abs().max(), expected / expected.abs().max(), atol=0.1, rtol=0)
+        torch.testing.assert_close(
+            got.float() / expected.abs().max(), expected / expected.abs().max(), atol=0.1, rtol=0
+        )
 
 
 @pytest.mark.parametrize(
