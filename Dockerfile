@@ -30,6 +30,10 @@ RUN --mount=type=cache,target=/var/cache/uv \
     uv pip install --python /opt/headrace/bin/python -c constraints.txt -b constraints.txt --no-deps .
 
 FROM base
+# A worker on a CPU compiles its kernels for the very CPU it runs on, once, into its cache folder.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
 # One folder for the heartbeat, which dies with the container, and one for models, which should outlive it: mount a
 # volume there. (No VOLUME line: every one-shot run would leave an anonymous volume behind.)
 RUN useradd --system --uid 10001 --user-group --create-home --home-dir /home/headrace headrace \

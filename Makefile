@@ -76,6 +76,10 @@ bench-delivery: java $(READY) ## First delta through Kafka beside a raw aiokafka
 bench-scheduler: $(READY) ## What a queueing discipline costs a request, up to a million queued
 	@$(BIN)/headrace bench scheduler
 
+.PHONY: tokens
+tokens: $(READY) ## Compare a whole workload's tokens with transformers' (WORKLOAD=FILE)
+	@WORKLOAD="$(abspath $(WORKLOAD))" $(BIN)/pytest tests/integration/models/test_workload_tokens.py -s
+
 .PHONY: golden
 golden: $(READY) ## Recompute the golden outputs of transformers' generate
 	@$(BIN)/python -m tests.golden.make

@@ -8,13 +8,13 @@ as submitted when the run starts: a request's time to first token is the moment 
 
     python -m benchmarks.transformers_peer --model FOLDER --workload FILE [--requests N] [--dtype float32]
 
-prints one line of JSON with the figures and the process's own peak memory.
+loads the model, then runs once for each line of its input and prints one line of JSON each time: the figures and the
+process's own peak memory.
 """
 
 import argparse
 import json
 import resource
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from workers.bench_on_request import run_on_request
 from workers.devices import Placement, choose_placement
 from workers.transformers_quiet import quiet_transformers
 
@@ -132,10 +133,14 @@ def main() -> None:
     workload = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
     requests = [PeerRequest(request["prompt_token_ids"], request["max_tokens"]) for request in workload]
     placement = choose_placement(arguments.device, arguments.dtype, arguments.threads)
-    figures, _outputs = TransformersPeer(arguments.model, placement).run(requests, arguments.batch)
-    peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
-    json.dump({**asdict(figures), "peak_rss_mb": peak_rss_mb}, sys.stdout)
-    sys.stdout.write("\n")
+    peer = TransformersPeer(arguments.model, placement)
+
+    def run() -> dict[str, Any]:
+        figures, _outputs = peer.run(requests, arguments.batch)
+        peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
+        return {**asdict(figures), "peak_rss_mb": peak_rss_mb}
+
+    run_on_request(run)
 
 
 if __name__ == "__main__":

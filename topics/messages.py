@@ -43,6 +43,9 @@ MAX_TEXT_CHARACTERS = 4_000_000
 """Of one string. Far above what the cap on a record's bytes lets through; a bound all the same."""
 MAX_PROMPT_TOKENS = 2_000_000
 MAX_OUTPUT_TOKENS = 2**31 - 1
+MAX_REPETITION_PENALTY = 10
+MAX_BIASED_TOKENS = 1024
+MAX_TOKEN_DIGITS = 10
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKENS = 64
@@ -141,6 +144,25 @@ class GenerationRequest(WireModel):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     """vLLM's extra. 0 and -1: no limit."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """vLLM's extra: tokens less probable than this part of the most probable one are not drawn."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=MAX_REPETITION_PENALTY)] | None = None
+    """vLLM's extra. 1: none. Counts the prompt's tokens too."""
+    logit_bias: (
+        Annotated[
+            dict[
+                Annotated[str, Field(max_length=MAX_TOKEN_DIGITS, pattern=r"^[0-9]+$")],
+                Annotated[float, Field(ge=-100, le=100)],
+            ],
+            Field(max_length=MAX_BIASED_TOKENS),
+        ]
+        | None
+    ) = None
+    """Token id, as a string → what is added to its logit."""
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    """vLLM's extra: no end-of-sequence token before so many are out. Stop strings end an answer all the same."""
     stop: (
         Annotated[
             Items[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],

@@ -27,14 +27,8 @@ _LATER = "leave it out"
 _UNSUPPORTED: _Unsupported = {
     "n": ((None, 1), "set it to 1 and send the request once for each answer"),
     "best_of": ((None, 1), "set it to 1"),
-    "presence_penalty": ((None, 0), "set it to 0"),
-    "frequency_penalty": ((None, 0), "set it to 0"),
-    "repetition_penalty": ((None, 1), "set it to 1"),
-    "logit_bias": ((None, {}), _LATER),
     "logprobs": ((None, False), "set it to false"),
     "top_logprobs": (_NOTHING, _LATER),
-    "min_p": ((None, 0), "set it to 0"),
-    "min_tokens": ((None, 0), "set it to 0"),
     "use_beam_search": ((None, False), "set it to false"),
     "length_penalty": ((None, 1), "set it to 1"),
     "echo": ((None, False), "set it to false"),
@@ -98,6 +92,7 @@ _PROBLEMS: Mapping[str, tuple[str, str]] = {
     "string_too_long": ("invalid_value", "must have at most {max_length} characters: shorten it"),
     "too_short": ("invalid_value", "must not be empty"),
     "too_long": ("invalid_value", "must have at most {max_length} entries: shorten it"),
+    "string_pattern_mismatch": ("invalid_value", "must be a token id, written in digits"),
     "literal_error": ("invalid_value", "must be {expected}"),
 }
 
@@ -183,6 +178,11 @@ def _check_combinations(request: GenerationRequest) -> None:
     if request.stream_options is not None and not request.stream:
         raise RequestError.invalid_request(
             "stream_options", "stream_options is only allowed when stream is true: set stream, or leave it out."
+        )
+    limit = request.requested_tokens
+    if limit is not None and request.min_tokens is not None and request.min_tokens > limit:
+        raise RequestError.invalid_request(
+            "min_tokens", f"min_tokens is {request.min_tokens}, more than the output limit of {limit}: lower it."
         )
     if not isinstance(request, ChatCompletionRequest):
         return

@@ -1,6 +1,7 @@
-"""One run of the engine on a workload of token ids, in this process: the headrace side of `bench engine`.
+"""The engine on a workload of token ids, in this process: the headrace side of `bench engine`.
 
-Knows how to feed the worker's own parts without Kafka. Prints one line of JSON with the figures.
+Knows how to feed the worker's own parts without Kafka. Loads the model, then runs once for each line of its input, and
+prints one line of JSON with the figures each time.
 
     python -m workers.bench_engine --model SOURCE --workload FILE [--requests N] [--dtype float32]
 """
@@ -8,7 +9,6 @@ Knows how to feed the worker's own parts without Kafka. Prints one line of JSON 
 import argparse
 import json
 import resource
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -21,7 +21,9 @@ import orjson
 from scheduling.priority import PriorityClass
 from topics.record import InboundRecord, RecordId
 from workers.assembly import assemble, block_hasher, engine_inbox
+from workers.bench_on_request import run_on_request
 from workers.config import WorkerConfig, load_config
+from workers.decoder.runner import DecoderRunner
 from workers.detokenizer import Detokenizer, DetokenizerFactory
 from workers.engine_thread import EngineThread
 from workers.ingress import Ingress, Refusal
@@ -163,10 +165,21 @@ def main() -> None:
     requests = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
     config = load_config({"model": {"source": arguments.model}, "engine": {"dtype": arguments.dtype}})
     model = load_model(config.model, config.engine, config.kv)
+    run_on_request(lambda: _run(config, model, requests))
+
+
+def _run(config: WorkerConfig, model: LoadedModel, requests: list[dict[str, Any]]) -> dict[str, Any]:
+    before = _stage_seconds(model)
     figures = run_workload(config, model, requests)
+    figures |= {f"{stage}_s": seconds - before[stage] for stage, seconds in _stage_seconds(model).items()}
     peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
-    json.dump(figures | {"peak_rss_mb": peak_rss_mb}, sys.stdout)
-    sys.stdout.write("\n")
+    return figures | {"peak_rss_mb": peak_rss_mb}
+
+
+def _stage_seconds(model: LoadedModel) -> dict[str, float]:
+    """Where the forwards' time went so far; empty where it is not the compiled kernels that compute."""
+    native = model.runner.native if isinstance(model.runner, DecoderRunner) else None
+    return {} if native is None else native.statistics().seconds
 
 
 if __name__ == "__main__":

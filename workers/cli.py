@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from workers.openmp import bound_spinning
+
 __all__ = ["CommandFailedError", "UsageError", "main"]
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class CommandFailedError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    bound_spinning()  # here, for nothing has imported torch yet
     try:
         return _dispatch(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:

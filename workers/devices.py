@@ -16,7 +16,7 @@ import torch
 
 from workers.errors import DeviceError
 
-__all__ = ["Placement", "available_threads", "choose_placement", "free_memory_bytes"]
+__all__ = ["Placement", "available_threads", "choose_placement", "computes_bf16", "free_memory_bytes"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
@@ -86,7 +86,7 @@ def _device(name: str) -> torch.device:
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
-        return torch.bfloat16 if _computes_bf16(device) else torch.float32
+        return torch.bfloat16 if computes_bf16(device) else torch.float32
     if name not in _DTYPES:
         raise DeviceError(f"dtype {name!r} is unknown: say auto, {', '.join(_DTYPES)}")
     if name == "float16" and device.type == "cpu":
@@ -94,7 +94,8 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _computes_bf16(device: torch.device) -> bool:
+def computes_bf16(device: torch.device) -> bool:
+    """Whether it multiplies bfloat16 natively."""
     if device.type == "cuda":
         # Without emulation: compute capability 8.0 and above.
         return torch.cuda.get_device_capability(device) >= (8, 0)

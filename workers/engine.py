@@ -380,6 +380,7 @@ class Engine:
             block_ids=self._kv.table(chunk.row),
             sampling=request.prepared.sampling if chunk.samples else None,
             output_position=request.output_tokens,
+            history=request.token_ids,
         )
 
     def _accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:

@@ -16,7 +16,6 @@ Limit: four bytes a parameter on disk, whatever the GGUF's format.
 import copy
 import functools
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -31,10 +30,11 @@ import torch
 from filelock import FileLock, Timeout
 from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
 
+from workers.cache_folder import cache_folder
 from workers.errors import ModelNotFound, UnsupportedModel, first_line
 from workers.transformers_quiet import quiet_transformers
 
-__all__ = ["cache_folder", "content_fingerprint", "convert_gguf"]
+__all__ = ["content_fingerprint", "convert_gguf"]
 
 _FORMAT = b"headrace converted model 1"
 """Part of the fingerprint: change it when what is written changes."""
@@ -43,15 +43,6 @@ _HEAD_MIB = 16
 _SAMPLE_EVERY_MIB = 32
 
 OnProgress = Callable[[str], None]
-
-
-def cache_folder() -> Path:
-    """`$HEADRACE_CACHE_DIR`, else `$XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`. Not created here."""
-    if own := os.environ.get("HEADRACE_CACHE_DIR"):
-        return Path(own).expanduser()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser() / "headrace"
-    return Path.home() / ".cache" / "headrace"
 
 
 def convert_gguf(file: Path, on_progress: OnProgress) -> Path:

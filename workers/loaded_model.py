@@ -15,8 +15,8 @@ from workers.kv_config import KVConfig
 from workers.model_source import find_model, load_tokenizer, prepare_model
 from workers.prompt import ChatTokenizer
 from workers.runner import ModelLimits, ModelRunner
+from workers.runner_choice import load_runner
 from workers.swap_space import SwapPool, make_swap_pool
-from workers.transformers_runner import TransformersRunner
 from workers.warm_up import measure_step_time
 
 __all__ = ["LoadedModel", "load_model"]
@@ -52,7 +52,7 @@ def load_model(
     started_s = time.monotonic()
     placement = choose_placement(engine.device, engine.dtype, engine.threads)
     files = prepare_model(find_model(model.source), on_progress)
-    runner = TransformersRunner.load(
+    runner = load_runner(
         files,
         placement,
         kv_bytes=engine.kv_bytes,

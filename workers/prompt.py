@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from jinja2 import TemplateError
 from tokenizers import AddedToken, Tokenizer
@@ -38,6 +38,8 @@ from workers.runner import ModelLimits
 from workers.sampling import SamplingParams
 
 __all__ = ["ChatTokenizer", "PreparedRequest", "PromptBuilder", "RequestKind", "seed_of"]
+
+Number = TypeVar("Number", int, float)
 
 _SEED_BITS = (1 << 64) - 1
 _PROBE_CHARACTERS = 8
@@ -129,14 +131,15 @@ class PromptBuilder:
         else:
             kind, param = RequestKind.COMPLETION, "prompt"
             token_ids = self._completion_tokens(request)
+        end_tokens = self._end_tokens(request)
         return PreparedRequest(
             kind=kind,
             model=self._served_names[0],
             created_s=created_s,
             prompt_token_ids=token_ids,
-            sampling=_sampling(request, request_id),
+            sampling=_sampling(request, request_id, self._limits, end_tokens),
             max_output_tokens=self._output_limit(request, len(token_ids), param),
-            eos_token_ids=self._end_tokens(request),
+            eos_token_ids=end_tokens,
             stop=tuple(dict.fromkeys(request.stop or ())),
             stream=bool(request.stream),
             include_usage=request.wants_usage_chunk,
@@ -307,14 +310,36 @@ def _any_of(alternatives: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, alternatives)) if alternatives else r"(?!)")
 
 
-def _sampling(request: GenerationRequest, request_id: str) -> SamplingParams:
-    seed = seed_of(request_id) if request.seed is None else request.seed & _SEED_BITS
+def _sampling(
+    request: GenerationRequest, request_id: str, limits: ModelLimits, end_tokens: frozenset[int]
+) -> SamplingParams:
+    """`end_tokens`: the model's and the request's own. Raises `RequestError` for a bias on a token that the model doesn't have."""
+    bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
+    for token in bias:
+        if token >= limits.vocabulary:
+            raise RequestError.invalid_request(
+                "logit_bias",
+                f"logit_bias names token {token}, this model's token ids end at {limits.vocabulary - 1}: use this "
+                "model's token ids.",
+                "invalid_value",
+            )
     return SamplingParams(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_p=1.0 if request.top_p is None else request.top_p,
+        temperature=_or(request.temperature, 1.0),
+        top_p=_or(request.top_p, 1.0),
         top_k=request.top_k if request.top_k is not None and request.top_k > 0 else None,
-        seed=seed,
+        seed=seed_of(request_id) if request.seed is None else request.seed & _SEED_BITS,
+        min_p=_or(request.min_p, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        logit_bias=tuple(bias.items()),
+        min_tokens=_or(request.min_tokens, 0),
+        end_token_ids=tuple(sorted(end_tokens)) if request.min_tokens else (),
     )
+
+
+def _or(value: Number | None, neutral: Number) -> Number:
+    return neutral if value is None else value
 
 
 def seed_of(request_id: str) -> int:

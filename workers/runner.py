@@ -1,11 +1,12 @@
 """The protocol of a model runner: one packed forward over sequences of any mix.
 
 Knows token ids, positions, block tables and sampling. Does not know requests, priorities or Kafka. Implementations:
-`workers.transformers_runner` (any causal LM of transformers), `workers.simulated_runner` (a step-time model).
+`workers.decoder.runner` (a lean forward of the Llama family), `workers.transformers_runner` (any other causal LM of
+transformers), `workers.simulated_runner` (a step-time model).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from workers.sampling import SamplingParams
@@ -27,6 +28,8 @@ class SequenceInput:
     """None: the chunk doesn't reach the end of the known tokens, nothing is sampled."""
     output_position: int = 0
     """The sampled token's index in the output: the counter of the counter-based randomness."""
+    history: Sequence[int] = ()
+    """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,12 @@ class ModelLimits:
     context_tokens: int
     vocabulary: int
     eos_token_ids: frozenset[int]
+
+    def at_most(self, context_tokens: int | None) -> "ModelLimits":
+        """The same with a context of no more than so many tokens; None: unchanged."""
+        return (
+            self if context_tokens is None else replace(self, context_tokens=min(self.context_tokens, context_tokens))
+        )
 
 
 class ModelRunner(Protocol):

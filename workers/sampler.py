@@ -1,6 +1,7 @@
 """Draw the next tokens of a whole batch.
 
-Knows logits, sampling parameters and output positions. Does not know models, sequences or requests.
+Knows logits, sampling parameters and output positions. Does not know models, sequences or requests; penalties and
+biases are `workers.logit_edits`.
 
 **Randomness is counter-based**: the number behind a draw is a hash of (seed, output position) and nothing else, so a
 request gets the same text whatever shares its batch, after a preemption, and in its next attempt on another worker.
@@ -11,7 +12,8 @@ once before it is used, for the streams of neighbouring seeds would otherwise be
 cumulated probability exceeds u. Which tokens there are to pick from, and in which order, depends on the request's own
 parameters alone:
 
-- neither top_k nor top_p: all tokens, in order of their ids. Nothing is sorted;
+- min_p first drops the tokens that are less probable than this part of the most probable one;
+- neither top_k nor top_p: all tokens left, in order of their ids. Nothing is sorted;
 - otherwise: the most probable tokens in order of probability, equal ones by id. First top_k cuts (exactly k), then
   top_p cuts what is left after its probabilities were scaled to 1: the fewest tokens whose sum reaches top_p. This is
   the order of vLLM and transformers.
@@ -31,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from workers.logit_edits import edit_logits
 from workers.sampling import SamplingParams
 
 __all__ = ["SampledTokens", "Sampler", "uniforms"]
@@ -59,12 +62,25 @@ class Sampler:
     def __init__(self) -> None:
         self._buffer = torch.empty(0)
 
-    def sample(self, logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> SampledTokens:
-        """`logits` [rows, vocabulary] of any float format; `positions`: each row's output position."""
+    def sample(
+        self,
+        logits: torch.Tensor,
+        params: Sequence[SamplingParams],
+        positions: Sequence[int],
+        histories: Sequence[Sequence[int]] | None = None,
+    ) -> SampledTokens:
+        """`logits` [rows, vocabulary] of any float format; `positions`: each row's output position.
+
+        `histories`: each row's tokens so far, prompt and output; only rows with penalties need theirs. Rows whose
+        parameters edit logits have them changed in place.
+        """
         largest, tokens = logits.max(dim=-1)
         not_finite = (~largest.isfinite()).nonzero().flatten().tolist()
         if not_finite:
             return SampledTokens((), tuple(not_finite))
+        if edited := edit_logits(logits, params, positions, histories or [()] * len(params)):
+            rows = torch.tensor(edited, device=logits.device)
+            largest[rows], tokens[rows] = logits[rows].max(dim=-1)
         drawing = [row for row, wish in enumerate(params) if not wish.greedy]
         if drawing:
             rows = torch.tensor(drawing, device=logits.device)
@@ -82,7 +98,11 @@ class Sampler:
         weights = self._buffer[: logits.numel()].view(logits.shape)
         temperature = torch.tensor([[wish.temperature] for wish in params], dtype=torch.float32, device=logits.device)
         # The largest becomes 0 first, so that no temperature, however small, makes an infinity of it.
-        return weights.copy_(logits).sub_(largest[:, None].float()).div_(temperature).exp_()
+        weights.copy_(logits).sub_(largest[:, None].float()).div_(temperature).exp_()
+        if any(wish.min_p for wish in params):
+            least = torch.tensor([[wish.min_p] for wish in params], dtype=torch.float32, device=logits.device)
+            weights.masked_fill_(weights < least, 0.0)
+        return weights
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> _Doubles:

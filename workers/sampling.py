@@ -18,10 +18,29 @@ class SamplingParams:
     """None: no limit."""
     seed: int = 0
     """64 bits; the draw at output position i is a function of (seed, i) and nothing else."""
+    min_p: float = 0.0
+    """Tokens less probable than this part of the most probable one's probability are not drawn."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit), each token once."""
+    min_tokens: int = 0
+    """Before so many are out, none of `end_token_ids` is chosen."""
+    end_token_ids: tuple[int, ...] = ()
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """The tokens so far matter."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    def edits_logits(self, position: int) -> bool:
+        """Whether the logits at this output position are to be changed before a token is chosen."""
+        return self.penalises or bool(self.logit_bias) or (position < self.min_tokens and bool(self.end_token_ids))
 
 
 GREEDY = SamplingParams(temperature=0.0)

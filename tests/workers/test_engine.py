@@ -1,5 +1,6 @@
 """The engine's turn, on virtual time: everything that comes in ends exactly once, and how."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from tests.workers.engine_rig import EOS, Rig
 from topics.errors import RequestError
 from workers.engine import Drain, NewTree, QuotaShare, Revoked
 from workers.request import FinishReason
+from workers.runner import SequenceInput
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -55,6 +57,28 @@ def test_preemption_changes_no_token() -> None:
     )
     assert preempted > 0
     assert tight.published == roomy.published
+
+
+def test_the_runner_sees_all_tokens_of_a_request_also_after_a_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What penalties count."""
+    rig = Rig(num_blocks=64)
+    step = rig.runner.step
+    seen: list[list[int]] = []
+
+    def recording(sequences: Sequence[SequenceInput]) -> list[int | None]:
+        for sequence in sequences:
+            if sequence.sampling is not None:
+                assert len(sequence.history) == sequence.start + len(sequence.token_ids)
+                assert sequence.history[sequence.start :] == sequence.token_ids
+                seen.append([*sequence.history])
+        return step(sequences)
+
+    monkeypatch.setattr(rig.runner, "step", recording)
+    for number in range(4):
+        rig.arrive(f"r{number}", prompt=20, output=60)
+    rig.run()
+    assert max(len(history) for history in seen) == 20 + 59
+    assert all(history[:20] == [*range(20)] for history in seen)
 
 
 def test_an_urgent_request_overtakes_what_waits() -> None:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from workers import gguf_conversion
 from workers.errors import ModelNotFound, UnsupportedModel
-from workers.gguf_conversion import cache_folder, content_fingerprint, convert_gguf
+from workers.gguf_conversion import content_fingerprint, convert_gguf
 
 MIB = 2**20
 
@@ -31,17 +31,6 @@ def gguf_file(tmp_path: Path) -> Path:
 def writer(monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]) -> None:
     """Put a writer in the place of transformers, which takes long and needs a true model."""
     monkeypatch.setattr(gguf_conversion, "_write_converted", lambda _file, folder, _on_progress: write(folder))
-
-
-def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADRACE_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_folder() == Path("/home/somebody/.cache/headrace")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
-    assert cache_folder() == Path("/var/cache/headrace")
-    monkeypatch.setenv("HEADRACE_CACHE_DIR", "/own")
-    assert cache_folder() == Path("/own")
 
 
 def test_a_second_call_finds_the_first_ones_folder(

@@ -121,6 +121,43 @@ def test_what_is_asked_for_is_handed_on(prompts: PromptBuilder) -> None:
     assert (prepared.stop, prepared.stream, prepared.include_usage) == (("a", "b"), True, True)
 
 
+def test_penalties_biases_and_least_lengths_are_handed_on(prompts: PromptBuilder) -> None:
+    prepared = build(
+        prompts,
+        min_p=0.1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.25,
+        repetition_penalty=1.2,
+        logit_bias={"7": -100, "3": 1.5},
+        min_tokens=4,
+        seed=1,
+    )
+    assert prepared.sampling == SamplingParams(
+        min_p=0.1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.25,
+        repetition_penalty=1.2,
+        logit_bias=((7, -100.0), (3, 1.5)),
+        min_tokens=4,
+        end_token_ids=tuple(sorted(EOS)),
+        seed=1,
+    )
+
+
+def test_values_that_change_nothing_cost_nothing(prompts: PromptBuilder) -> None:
+    neutral = build(
+        prompts, min_p=0, presence_penalty=0, frequency_penalty=0, repetition_penalty=1, logit_bias={}, min_tokens=0
+    )
+    assert neutral.sampling == build(prompts).sampling
+    assert not neutral.sampling.edits_logits(0)
+
+
+def test_a_bias_on_a_token_beyond_the_vocabulary_is_refused(prompts: PromptBuilder) -> None:
+    error = refusal(prompts, logit_bias={"265": 1})
+    assert (error.status_code, error.param) == (400, "logit_bias")
+    assert "265" in error.message
+
+
 @pytest.mark.parametrize("top_k", [None, 0, -1])
 def test_no_top_k(prompts: PromptBuilder, top_k: int | None) -> None:
     assert build(prompts, top_k=top_k).sampling.top_k is None

@@ -33,9 +33,10 @@ def draw(logits: torch.Tensor, params: SamplingParams, count: int) -> list[int]:
 
 
 def reference_distribution(logits: torch.Tensor, params: SamplingParams) -> list[float]:
-    """The definition in plain Python: temperature, then exactly top_k tokens, then the fewest that reach top_p."""
+    """The definition in plain Python: temperature, min_p, exactly top_k tokens, then the fewest that reach top_p."""
     top = max(logits.tolist())
     weights = [math.exp((value - top) / params.temperature) for value in logits.tolist()]
+    weights = [weight if weight >= params.min_p else 0.0 for weight in weights]
     order = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
     order = order[: params.top_k or len(order)]
     total = sum(weights[token] for token in order)
@@ -66,6 +67,8 @@ def chi_square(counts: Sequence[int], probabilities: Sequence[float]) -> float:
         SamplingParams(temperature=2.0, seed=5),
         SamplingParams(top_k=4),
         SamplingParams(top_p=0.7),
+        SamplingParams(min_p=0.3),
+        SamplingParams(temperature=1.5, min_p=0.2, top_k=5, top_p=0.9),
         SamplingParams(temperature=1.3, top_k=6, top_p=0.8, seed=2**64 - 1),
     ],
     ids=str,

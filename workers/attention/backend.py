@@ -6,18 +6,19 @@ A step goes: `begin_step` once, with all sequences; then in each layer `write` a
 be worked out once (row numbers, masks, the grouping of sequences) is worked out in `begin_step`: there are tens of
 layers and one step.
 
-Implementations: `workers.attention.reference` (plain torch on any device, and the oracle for the others).
+Implementations: `workers.attention.reference` (plain torch on any device, and the oracle for the others) and
+`workers.attention.cpu` (compiled kernels).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 
 from kvcache.storage import KVStorage
 
-__all__ = ["AttentionBackend", "AttentionStep", "SequenceSpan"]
+__all__ = ["AttentionBackend", "AttentionKind", "AttentionStep", "SequenceSpan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,28 @@ class AttentionStep(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """Made once for a storage; owned by the engine thread."""
+    """Made for one storage; owned by the engine thread."""
 
-    name: ClassVar[str]
-    block_size: ClassVar[int]
-    """Tokens a block. The unit of prefix hashes is independent of it."""
+    def begin_step(self, spans: Sequence[SequenceSpan]) -> AttentionStep: ...
 
-    def __init__(self, storage: KVStorage) -> None: ...
 
-    @classmethod
-    def block_shape(cls, kv_heads: int, head_dim: int) -> tuple[int, ...]:
+class AttentionKind(Protocol):
+    """A backend before there is a storage: it says how the storage must be laid out, and then makes the backend."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block. The unit of prefix hashes is independent of it."""
+        ...
+
+    def block_shape(self, kv_heads: int, head_dim: int) -> tuple[int, ...]:
         """The layout of the keys, and of the values, of one block in one layer."""
         ...
 
-    def begin_step(self, spans: Sequence[SequenceSpan]) -> AttentionStep: ...
+    def refusal(self, heads: int, kv_heads: int, head_dim: int) -> str | None:
+        """Why it can't serve heads of these numbers and this size; None: it can."""
+        ...
+
+    def __call__(self, storage: KVStorage) -> AttentionBackend: ...

@@ -73,6 +73,10 @@ class ReferenceAttention:
     def block_shape(cls, kv_heads: int, head_dim: int) -> tuple[int, ...]:
         return (kv_heads, cls.block_size, head_dim)
 
+    @classmethod
+    def refusal(cls, heads: int, kv_heads: int, head_dim: int) -> str | None:
+        return None
+
     def begin_step(self, spans: Sequence[SequenceSpan]) -> "_Step":
         decodes: list[tuple[int, SequenceSpan]] = []
         chunks: list[_Chunk] = []

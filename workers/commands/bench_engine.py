@@ -1,15 +1,15 @@
-"""Engine throughput on a workload of token ids, beside transformers' static `generate`.
+"""Engine throughput on a workload of token ids, beside other engines.
 
 All requests are submitted at once and run through the parts of `serve`: ingress, staging thread, scheduler, engine
-thread, sampler, detokeniser; only Kafka is left out. Each engine runs in a process of its own, one after the other,
---repeats times. Greedy, end tokens ignored, so both write the same number of tokens.
+thread, sampler, detokeniser; only Kafka is left out. Each engine is loaded in a process of its own, and they take
+turns, --repeats times. Greedy, end tokens ignored, so all write the same number of tokens. Peers: transformers (static
+`generate`, batches of 16) and vllm (vLLM's CPU build, in an environment of its own: --install-peers makes it).
 """
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,12 +17,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from workers.cli import UsageError
+from workers.bench_engine_peers import ENGINES, PeerError, install_peer, is_installed, loaded_engine
+from workers.cli import CommandFailedError, UsageError
 
 __all__ = ["add_arguments", "run"]
 
-_ENGINES = {"headrace": "workers.bench_engine", "transformers": "benchmarks.transformers_peer"}
-_FIGURES = ("output_tokens_s", "ttft_mean_s", "ttft_p95_s", "peak_rss_mb")
+_FIGURES = ("output_tokens_s", "processor_s", "ttft_mean_s", "ttft_p95_s", "peak_rss_mb")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, metavar="N", help="only the first N of it (all)")
     parser.add_argument("--model", default="smollm2", metavar="SOURCE", help="as in serve (smollm2)")
     parser.add_argument("--dtypes", default="auto", metavar="D,D", help="number formats to run (auto)")
+    parser.add_argument("--peers", default="transformers", metavar="P,P", help="transformers, vllm (transformers)")
+    parser.add_argument("--install-peers", action="store_true", help="install those that are not here: gigabytes")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="pairs of runs; medians are reported (1)")
     parser.add_argument("--out", type=Path, default=Path("out/bench-engine.json"), help="(out/bench-engine.json)")
     parser.add_argument("--json", action="store_true", help="print the JSON too")
@@ -52,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = prepare_model(find_model(arguments.model), console.print).folder
     except ModelError as error:
         raise UsageError(str(error)) from error
+    engines = ["headrace", *_peers(arguments, console)]
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         workload = arguments.workload
@@ -59,52 +62,89 @@ def run(arguments: argparse.Namespace) -> int:
             workload = Path(scratch) / "workload.json"
             workload.write_text(json.dumps(default_workload(folder)), encoding="utf-8")
         for dtype in arguments.dtypes.split(","):
-            for repeat in range(arguments.repeats):
-                for engine, module in _ENGINES.items():
-                    console.print(f"{engine}, {dtype}, run {repeat + 1} of {arguments.repeats} …")
-                    runs.append({"engine": engine, "dtype": dtype} | _run(module, folder, workload, dtype, arguments))
-    figures = _figures(runs)
+            options = ["--model", str(folder), "--workload", str(workload), "--dtype", dtype]
+            if arguments.requests is not None:
+                options += ["--requests", str(arguments.requests)]
+            try:
+                runs += _take_turns(engines, options, dtype, arguments.repeats, console)
+            except PeerError as error:
+                raise CommandFailedError(str(error)) from error
+    figures = _figures(runs, engines)
     record = bench_record(figures, runs)
     write_record(record, arguments.out)
-    console.print(_table(figures))
+    console.print(_table(figures, engines))
     console.print(f"written to {arguments.out}")
     if arguments.json:
         print(json.dumps(record))
     return 0
 
 
-def _run(module: str, folder: Path, workload: Path, dtype: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", module, "--model", str(folder), "--workload", str(workload), "--dtype", dtype]
-    if arguments.requests is not None:
-        command += ["--requests", str(arguments.requests)]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return result
+def _peers(arguments: argparse.Namespace, console: Console) -> list[str]:
+    """The peers asked for, all of them installed."""
+    names = [name for name in arguments.peers.split(",") if name]
+    for name in names:
+        if name not in ENGINES or name == "headrace":
+            known = ", ".join(engine for engine in ENGINES if engine != "headrace")
+            raise UsageError(f"--peers {name}: unknown; the peers are {known}")
+        if not is_installed(name) and not arguments.install_peers:
+            raise UsageError(f"the peer {name} is not installed: add --install-peers, which downloads gigabytes")
+        try:
+            install_peer(name, console.print)
+        except PeerError as error:
+            raise CommandFailedError(str(error)) from error
+    return names
 
 
-def _figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """By number format: each engine's medians, the ratio, and how long the engine thread waited for the lock."""
+def _take_turns(
+    engines: list[str], options: list[str], dtype: str, repeats: int, console: Console
+) -> list[dict[str, Any]]:
+    """All engines loaded at once: ours, peer, peer, ours, peer, peer … Raises `PeerError`."""
+    runs = []
+    with ExitStack() as stack:
+        loaded = []
+        for name in engines:
+            console.print(f"loading {name}, {dtype} …")
+            loaded.append(stack.enter_context(loaded_engine(name, options)))
+        for repeat in range(repeats):
+            for engine in loaded:
+                console.print(f"{engine.name}, {dtype}, run {repeat + 1} of {repeats} …")
+                runs.append({"engine": engine.name, "dtype": dtype} | engine.run())
+    return runs
+
+
+def _figures(runs: list[dict[str, Any]], engines: list[str]) -> dict[str, Any]:
+    """By number format: each engine's medians, our ratio to each peer, how long our thread waited for the lock."""
     figures: dict[str, Any] = {}
     for dtype in dict.fromkeys(run["dtype"] for run in runs):
         of_dtype: dict[str, Any] = {}
-        for engine in _ENGINES:
+        for engine in engines:
             mine = [run for run in runs if (run["engine"], run["dtype"]) == (engine, dtype)]
             of_dtype[engine] = {name: median(run[name] for run in mine) for name in _FIGURES}
             if engine == "headrace":
                 of_dtype[engine]["gil_wait_share"] = median(run["gil_wait_share"] for run in mine)
-        of_dtype["ratio_transformers"] = (
-            of_dtype["headrace"]["output_tokens_s"] / of_dtype["transformers"]["output_tokens_s"]
-        )
+        for peer in engines[1:]:
+            ratio = of_dtype["headrace"]["output_tokens_s"] / of_dtype[peer]["output_tokens_s"]
+            of_dtype[f"ratio_{peer}"] = ratio
+            of_dtype[f"processor_ratio_{peer}"] = of_dtype[peer]["processor_s"] / of_dtype["headrace"]["processor_s"]
         figures[dtype] = of_dtype
     return figures
 
 
-def _table(figures: dict[str, Any]) -> Table:
+def _table(figures: dict[str, Any], engines: list[str]) -> Table:
     table = Table(title="medians; GIL wait: of the engine thread, as a share of step time")
-    for heading in ("format", "engine", "output tokens/s", "TTFT mean", "TTFT p95", "peak RSS", "GIL wait"):
+    for heading in (
+        "format",
+        "engine",
+        "output tokens/s",
+        "TTFT mean",
+        "TTFT p95",
+        "processor time",
+        "peak RSS",
+        "GIL wait",
+    ):
         table.add_column(heading, justify="left" if heading in ("format", "engine") else "right")
     for dtype, of_dtype in figures.items():
-        for engine in _ENGINES:
+        for engine in engines:
             values = of_dtype[engine]
             wait = f"{values['gil_wait_share']:.2%}" if "gil_wait_share" in values else ""
             table.add_row(
@@ -113,8 +153,11 @@ def _table(figures: dict[str, Any]) -> Table:
                 f"{values['output_tokens_s']:.1f}",
                 f"{values['ttft_mean_s']:.2f} s",
                 f"{values['ttft_p95_s']:.2f} s",
+                f"{values['processor_s']:.1f} s",
                 f"{values['peak_rss_mb']:,.0f} MB",
                 wait,
             )
-        table.add_row(dtype, "ratio", f"{of_dtype['ratio_transformers']:.2f} ×", "", "", "", "")
+        for peer in engines[1:]:
+            ratio, less_work = of_dtype[f"ratio_{peer}"], of_dtype[f"processor_ratio_{peer}"]
+            table.add_row(dtype, f"beside {peer}", f"{ratio:.2f} ×", "", "", f"÷ {less_work:.2f}", "", "")
     return table

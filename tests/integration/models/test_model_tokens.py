@@ -11,16 +11,14 @@ from transformers import AutoModelForCausalLM
 from tests.golden.smollm2 import Golden
 from tests.integration.models.completion_loop import complete
 from workers.model_source import ModelFiles, find_model, prepare_model
+from workers.paged_runner import PagedRunner
 from workers.sampling import SamplingParams
-from workers.transformers_runner import TransformersRunner
 from workers.warm_up import measure_step_time
 
 pytestmark = pytest.mark.model
 
 
-def test_32_prompts_at_once_in_every_mix_give_the_golden_tokens(
-    smollm2_runner: TransformersRunner, golden: Golden
-) -> None:
+def test_32_prompts_at_once_in_every_mix_give_the_golden_tokens(any_runner: PagedRunner, golden: Golden) -> None:
     """Pieces of prompts of any size, decodes beside them, sequences that sit a step out; up to 512 tokens a step."""
     draw = random.Random(20261129)
     mixes: set[tuple[bool, bool]] = set()
@@ -40,25 +38,36 @@ def test_32_prompts_at_once_in_every_mix_give_the_golden_tokens(
         return takes
 
     outputs = complete(
-        smollm2_runner,
+        any_runner,
         [case.prompt for case in golden.cases],
         golden.new_tokens,
         cut=cut,
-        end_token_ids=smollm2_runner.limits.eos_token_ids,
+        end_token_ids=any_runner.limits.eos_token_ids,
     )
     assert len(golden.cases) == 32
     assert outputs == [list(case.output) for case in golden.cases]
     assert (True, True) in mixes
 
 
-def test_a_prompt_alone_gives_the_same_tokens_as_in_the_batch(
-    smollm2_runner: TransformersRunner, golden: Golden
-) -> None:
+def test_a_prompt_alone_gives_the_same_tokens_as_in_the_batch(smollm2_runner: PagedRunner, golden: Golden) -> None:
     for case in golden.cases[::4]:
         (output,) = complete(
             smollm2_runner, [case.prompt], golden.new_tokens, end_token_ids=smollm2_runner.limits.eos_token_ids
         )
         assert output == list(case.output)
+
+
+def test_the_other_combinations_of_forward_and_attention_give_the_golden_tokens(
+    mixed_runner: PagedRunner, golden: Golden
+) -> None:
+    cases = golden.cases[1::8]
+    outputs = complete(
+        mixed_runner,
+        [case.prompt for case in cases],
+        golden.new_tokens,
+        end_token_ids=mixed_runner.limits.eos_token_ids,
+    )
+    assert outputs == [list(case.output) for case in cases]
 
 
 def test_generate_itself_still_says_what_the_golden_file_holds(smollm2_files: ModelFiles, golden: Golden) -> None:
@@ -72,7 +81,7 @@ def test_generate_itself_still_says_what_the_golden_file_holds(smollm2_files: Mo
         assert ids[0, len(case.prompt) :].tolist() == list(case.output)
 
 
-def test_seeded_draws_are_the_same_alone_and_in_a_batch(smollm2_runner: TransformersRunner, golden: Golden) -> None:
+def test_seeded_draws_are_the_same_alone_and_in_a_batch(smollm2_runner: PagedRunner, golden: Golden) -> None:
     prompts = [case.prompt for case in golden.cases[2:14:3]]
     sampling = [
         SamplingParams(seed=1),
@@ -94,6 +103,6 @@ def test_a_converted_model_is_found_again_within_a_second(smollm2_files: ModelFi
     assert lines == [], "nothing was converted"
 
 
-def test_the_warm_up_finds_a_decode_cheaper_than_a_prompt(smollm2_runner: TransformersRunner) -> None:
+def test_the_warm_up_finds_a_decode_cheaper_than_a_prompt(smollm2_runner: PagedRunner) -> None:
     model = measure_step_time(smollm2_runner, budget_s=1.0)
     assert 0 < model.predict(0, 1, 32) < model.predict(160, 0, 160) < 60

@@ -1,0 +1,94 @@
+"""The runner of the Llama family: our own forward, in torch or in compiled kernels.
+
+Knows which of the two serves a placement. Does not know how either computes.
+
+On a CPU it is the kernels, where there are some and the model's heads suit them. On a CPU that multiplies bfloat16
+natively and a model in that format, attention is theirs and the products are torch's, which use those instructions. On
+any other device, and where there is no compiler, it is torch. All compute the same: the tests compare them with each
+other and with transformers.
+"""
+
+from collections.abc import Callable
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+
+from workers.attention.cpu import CpuAttention, CpuAttentionKind, CpuStep
+from workers.attention.reference import ReferenceAttention
+from workers.decoder.family import DecoderShape
+from workers.decoder.native_forward import NativeForward
+from workers.decoder.rotary import RotaryTable, inverse_frequencies
+from workers.decoder.torch_forward import TorchForward
+from workers.decoder.weights import DecoderWeights
+from workers.devices import Placement
+from workers.errors import ModelError
+from workers.model_source import ModelFiles
+from workers.native.library import NativeLibrary
+from workers.paged_runner import AttentionHeads, PackedStep, PagedRunner, serving_attention
+from workers.position_limits import refuse_batch_dependent_positions
+
+__all__ = ["DecoderRunner", "read_config"]
+
+
+def read_config(files: ModelFiles) -> PreTrainedConfig:
+    config: PreTrainedConfig = AutoConfig.from_pretrained(str(files.folder), local_files_only=True)
+    return config
+
+
+class DecoderRunner(PagedRunner):
+    def __init__(
+        self,
+        files: ModelFiles,
+        shape: DecoderShape,
+        placement: Placement,
+        *,
+        library: NativeLibrary | None,
+        torch_products: bool = False,
+        kv_bytes: int | None = None,
+        max_context_tokens: int | None = None,
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """`library`: the compiled kernels, for a CPU; None: torch. `torch_products`: of the kernels use attention only.
+        `max_context_tokens` lowers the model's own limit.
+
+        Raises `ModelError` and `kvcache.sizing.PoolSizeError`.
+        """
+        on_progress(f"Loading {files.name} on {placement}")
+        limits = files.limits.at_most(max_context_tokens)
+        config = read_config(files)
+        refuse_batch_dependent_positions(config, limits.context_tokens)
+        heads = AttentionHeads(shape.layers, shape.heads, shape.kv_heads, shape.head_dim)
+        native = None if library is None else CpuAttentionKind(library, placement.threads)
+        attention = ReferenceAttention if native is None else serving_attention(heads, native)
+        super().__init__(heads, limits, placement, attention, kv_bytes)
+        weights = DecoderWeights(files.folder, shape, placement.dtype)
+        rotary = RotaryTable(*inverse_frequencies(config, shape.head_dim), placement.device)
+        self._rotary = rotary
+        try:
+            if library is not None and attention is native and not torch_products:
+                bf16 = placement.dtype == torch.bfloat16
+                self._native: NativeForward | None = NativeForward(
+                    shape, weights, rotary, library=library, threads=placement.threads, bf16=bf16
+                )
+            else:
+                self._native = None
+                self._torch = TorchForward(shape, weights, rotary, placement)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{files.folder} doesn't fit into the memory of {placement.device}: use a smaller model or dtype "
+                f"(it is {placement.dtype} now), or another device"
+            ) from error
+
+    @property
+    def native(self) -> NativeForward | None:
+        """The compiled forward, where it is what computes."""
+        return self._native
+
+    def _forward(self, step: PackedStep) -> torch.Tensor:
+        if self._native is not None:
+            assert isinstance(self._attention, CpuAttention)
+            assert isinstance(step.attention, CpuStep)
+            return self._native(step.ids, step.positions, step.rows, self._attention, step.attention)
+        self._rotary.reach(int(step.positions.max()) + 1)
+        ids, positions, rows = (self._to_device(values) for values in (step.ids, step.positions, step.rows))
+        return self._torch(ids, positions, rows, step.attention)

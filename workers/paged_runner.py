@@ -1,0 +1,200 @@
+"""What all runners on a real model share: packing a step, drawing its tokens, naming its faults.
+
+Knows packed sequences, the pool, the attention backend and the sampler. Does not know how a model computes: that is
+one method, `_forward`.
+
+All sequences of a step lie behind one another, with explicit positions: nothing is padded, and a step may mix pieces
+of prompts and single tokens as it likes. Logits are computed only where a token is sampled: the output head of a
+small model costs as much as several of its layers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvcache.sizing import ACCELERATOR_SHARE, CPU_SHARE, KVGeometry, PoolSizeError, size_pool
+from kvcache.storage import KVStorage, KVStorageStatistics
+from workers.attention.backend import AttentionKind, AttentionStep, SequenceSpan
+from workers.attention.reference import ReferenceAttention
+from workers.devices import Placement, free_memory_bytes
+from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, first_line
+from workers.runner import ModelLimits, SequenceInput
+from workers.sampler import Sampler
+from workers.sampling import GREEDY
+
+__all__ = ["AttentionHeads", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
+
+_Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionHeads:
+    """The same in all layers."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStep:
+    """A step's tokens behind one another, on the host."""
+
+    ids: _Ids
+    """[tokens]"""
+    positions: _Ids
+    """[tokens], each in its own sequence."""
+    rows: _Ids
+    """[samples]: packed tokens whose logits are wanted."""
+    attention: AttentionStep
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStatistics:
+    steps: int
+    tokens: int
+    """Computed, prompts and decodes together."""
+    sampled: int
+    storage: KVStorageStatistics
+
+
+class PagedRunner(ABC):
+    """A `ModelRunner` but for the model. Owned by the engine thread; loaded before that thread starts."""
+
+    def __init__(
+        self,
+        heads: AttentionHeads,
+        limits: ModelLimits,
+        placement: Placement,
+        attention: AttentionKind,
+        kv_bytes: int | None,
+    ) -> None:
+        """`kv_bytes`: memory of the pool; a share of what is free where None. Raises `PoolSizeError`."""
+        torch.set_num_threads(placement.threads)
+        self._limits = limits
+        self._device = placement.device
+        self._block_size = attention.block_size
+        self._storage = _make_storage(heads, limits, placement, attention, kv_bytes)
+        self._attention = attention(self._storage)
+        self.attention_name = attention.name
+        self._sampler = Sampler()
+        self._steps = 0
+        self._tokens = 0
+        self._sampled = 0
+
+    @property
+    def limits(self) -> ModelLimits:
+        return self._limits
+
+    @property
+    def block_size(self) -> int:
+        return self._block_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self._storage.num_blocks
+
+    @property
+    def storage(self) -> KVStorage:
+        return self._storage
+
+    def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
+        """See `ModelRunner.step`. The sequences lie in the step in this order."""
+        if not sequences:
+            return []
+        sampling = [position for position, sequence in enumerate(sequences) if sequence.sampling is not None]
+        with _faults_named():
+            logits = self.logits(sequences)
+            with torch.inference_mode():
+                drawn = self._sampler.sample(
+                    logits,
+                    [sequences[position].sampling or GREEDY for position in sampling],
+                    [sequences[position].output_position for position in sampling],
+                    [sequences[position].history for position in sampling],
+                )
+        if drawn.not_finite:
+            bad = [sampling[row] for row in drawn.not_finite]
+            # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
+            blocks = [block for position in bad for block in self._storage.scrub(sequences[position].block_ids)]
+            raise NotFiniteLogits(bad, blocks)
+        self._steps += 1
+        self._tokens += sum(len(sequence.token_ids) for sequence in sequences)
+        self._sampled += len(sampling)
+        tokens: list[int | None] = [None] * len(sequences)
+        for position, token in zip(sampling, drawn.token_ids, strict=True):
+            tokens[position] = token
+        return tokens
+
+    def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
+        """One forward: KV is written, and the logits [rows, vocabulary] come back, one row a sequence that samples.
+
+        They are valid until the next forward.
+        """
+        lengths = np.array([len(sequence.token_ids) for sequence in sequences])
+        starts = np.array([sequence.start for sequence in sequences])
+        ends = lengths.cumsum()
+        ids = np.fromiter((token for sequence in sequences for token in sequence.token_ids), np.int64, int(ends[-1]))
+        # Position of a packed token: its place in the row, less where its sequence begins there, plus its start.
+        positions = np.arange(len(ids)) + np.repeat(starts - (ends - lengths), lengths)
+        rows = ends[[sequence.sampling is not None for sequence in sequences]] - 1
+        attention = self._attention.begin_step(
+            [SequenceSpan(sequence.start, len(sequence.token_ids), sequence.block_ids) for sequence in sequences]
+        )
+        with torch.inference_mode():
+            return self._forward(PackedStep(ids, positions, rows, attention))
+
+    def statistics(self) -> RunnerStatistics:
+        return RunnerStatistics(self._steps, self._tokens, self._sampled, self._storage.statistics())
+
+    @abstractmethod
+    def _forward(self, step: PackedStep) -> torch.Tensor:
+        """The logits [rows, vocabulary]. Runs in inference mode."""
+
+    def _to_device(self, values: _Ids) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+def serving_attention(heads: AttentionHeads, preferred: AttentionKind) -> AttentionKind:
+    """`preferred` if it can serve these heads, else the reference, which serves all."""
+    refused = preferred.refusal(heads.heads, heads.kv_heads, heads.head_dim)
+    return preferred if refused is None else ReferenceAttention
+
+
+def _make_storage(
+    heads: AttentionHeads, limits: ModelLimits, placement: Placement, attention: AttentionKind, kv_bytes: int | None
+) -> KVStorage:
+    blocks = size_pool(
+        KVGeometry(heads.layers, heads.kv_heads, heads.head_dim, placement.dtype.itemsize, attention.block_size),
+        budget_bytes=kv_bytes,
+        free_bytes=free_memory_bytes(placement.device),
+        share=CPU_SHARE if placement.device.type == "cpu" else ACCELERATOR_SHARE,
+        longest_request_tokens=limits.context_tokens,
+    )
+    shape = attention.block_shape(heads.kv_heads, heads.head_dim)
+    try:
+        # Two at least, whatever the budget: the self-check runs two sequences.
+        return KVStorage(max(blocks, 2), heads.layers, shape, placement.dtype, placement.device)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise PoolSizeError(
+            f"{placement.device} has no room for {blocks} KV blocks ({first_line(error)}): lower engine.kv_bytes"
+        ) from error
+
+
+@contextmanager
+def _faults_named() -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemory(first_line(error)) from error
+    except torch.AcceleratorError as error:
+        raise DeviceLost(first_line(error)) from error
+    except RuntimeError as error:
+        # The CPU's allocator has no exception class of its own.
+        if "can't allocate memory" in str(error):
+            raise OutOfMemory(first_line(error)) from error
+        raise

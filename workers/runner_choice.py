@@ -1,0 +1,72 @@
+"""Which runner serves a model, and on which attention: decided from its configuration and what the machine has.
+
+Knows the runners. Does not know what they do inside. Every choice, and every fall back to something slower, is one
+line to `on_progress`: the log says what serves.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from workers.attention.cpu import CpuAttentionKind
+from workers.attention.reference import ReferenceAttention
+from workers.decoder.family import DecoderShape, describe
+from workers.decoder.runner import DecoderRunner, read_config
+from workers.devices import Placement, computes_bf16
+from workers.model_source import ModelFiles
+from workers.native.build import NoLibrary
+from workers.native.library import NativeLibrary, load_library
+from workers.paged_runner import PagedRunner
+from workers.transformers_runner import TransformersRunner
+
+__all__ = ["load_runner"]
+
+OnProgress = Callable[[str], None]
+
+
+def load_runner(
+    files: ModelFiles,
+    placement: Placement,
+    *,
+    kv_bytes: int | None = None,
+    max_context_tokens: int | None = None,
+    on_progress: OnProgress = lambda _line: None,
+) -> PagedRunner:
+    """The fastest runner that serves the model here. Raises `ModelError` and `kvcache.sizing.PoolSizeError`."""
+    library = _kernels(placement, on_progress)
+    shape = describe(read_config(files))
+    runner: PagedRunner
+    if isinstance(shape, DecoderShape):
+        runner = DecoderRunner(
+            files,
+            shape,
+            placement,
+            library=library,
+            torch_products=placement.dtype == torch.bfloat16 and computes_bf16(placement.device),
+            kv_bytes=kv_bytes,
+            max_context_tokens=max_context_tokens,
+            on_progress=on_progress,
+        )
+        by = "compiled kernels" if runner.native is not None else "torch"
+        on_progress(f"Runner: Headrace's own forward, by {by}, on {runner.attention_name} attention")
+    else:
+        runner = TransformersRunner.load(
+            files,
+            placement,
+            kv_bytes=kv_bytes,
+            max_context_tokens=max_context_tokens,
+            attention=ReferenceAttention if library is None else CpuAttentionKind(library, placement.threads),
+            on_progress=on_progress,
+        )
+        on_progress(f"Runner: transformers' own code ({shape.reason}), on {runner.attention_name} attention")
+    return runner
+
+
+def _kernels(placement: Placement, on_progress: OnProgress) -> NativeLibrary | None:
+    if placement.device.type != "cpu":
+        return None
+    library = load_library(on_progress)
+    if isinstance(library, NoLibrary):
+        on_progress(f"No compiled CPU kernels, so torch computes everything, several times slower: {library.reason}")
+        return None
+    return library
