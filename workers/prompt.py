@@ -313,7 +313,10 @@ def _any_of(alternatives: Sequence[str]) -> re.Pattern[str]:
 def _sampling(
     request: GenerationRequest, request_id: str, limits: ModelLimits, end_tokens: frozenset[int]
 ) -> SamplingParams:
-    """`end_tokens`: the model's and the request's own. Raises `RequestError` for a bias on a token that the model doesn't have."""
+    """`end_tokens`: the model's and the request's own.
+
+    Raises `RequestError` for a bias on a token that the model doesn't have.
+    """
     bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
     for token in bias:
         if token >= limits.vocabulary:

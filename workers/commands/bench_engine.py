@@ -4,12 +4,15 @@ All requests are submitted at once and run through the parts of `serve`: ingress
 thread, sampler, detokeniser; only Kafka is left out. Each engine is loaded in a process of its own, and they take
 turns, --repeats times. Greedy, end tokens ignored, so all write the same number of tokens. Peers: transformers (static
 `generate`, batches of 16) and vllm (vLLM's CPU build, in an environment of its own: --install-peers makes it).
+
+--fit measures instead what a step takes on this machine, and writes it for `headrace simulate --step-time linear:FILE`.
 """
 
 import argparse
 import json
 import tempfile
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +25,7 @@ from workers.cli import CommandFailedError, UsageError
 
 __all__ = ["add_arguments", "run"]
 
+_FIT_S = 20.0
 _FIGURES = ("output_tokens_s", "processor_s", "ttft_mean_s", "ttft_p95_s", "peak_rss_mb")
 
 
@@ -35,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", default="transformers", metavar="P,P", help="transformers, vllm (transformers)")
     parser.add_argument("--install-peers", action="store_true", help="install those that are not here: gigabytes")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="pairs of runs; medians are reported (1)")
+    parser.add_argument("--fit", action="store_true", help="measure the step-time model of the simulator")
     parser.add_argument("--out", type=Path, default=Path("out/bench-engine.json"), help="(out/bench-engine.json)")
     parser.add_argument("--json", action="store_true", help="print the JSON too")
 
@@ -46,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from workers.model_source import find_model, prepare_model
 
     console = Console(stderr=True)
+    if arguments.fit:
+        return _fit(arguments, console)
     if arguments.workload is not None and not arguments.workload.is_file():
         raise UsageError(f"--workload {arguments.workload}: no such file")
     if not Path("benchmarks/transformers_peer.py").is_file():
@@ -74,6 +81,36 @@ def run(arguments: argparse.Namespace) -> int:
     write_record(record, arguments.out)
     console.print(_table(figures, engines))
     console.print(f"written to {arguments.out}")
+    if arguments.json:
+        print(json.dumps(record))
+    return 0
+
+
+def _fit(arguments: argparse.Namespace, console: Console) -> int:
+    """The coefficients of a linear step-time model of this machine, model and number format."""
+    from workers.bench_record import bench_record, write_record
+    from workers.config import load_config
+    from workers.errors import ModelError
+    from workers.loaded_model import load_model
+    from workers.warm_up import measure_step_time
+
+    dtype, *others = arguments.dtypes.split(",")
+    if others:
+        raise UsageError(f"--fit --dtypes {arguments.dtypes}: one number format at a time")
+    config = load_config({"model": {"source": arguments.model}, "engine": {"dtype": dtype}})
+    try:
+        model = load_model(config.model, config.engine, config.kv, console.print)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    console.print(f"measuring steps for about {_FIT_S:g} s …")
+    fitted = measure_step_time(model.runner, budget_s=_FIT_S)
+    record = bench_record({"step_time": asdict(fitted)}, [])
+    write_record(record, arguments.out)
+    console.print(
+        f"a step takes {fitted.fixed_s * 1e3:.2f} ms + {fitted.per_prefill_token_s * 1e3:.3f} ms a prompt token + "
+        f"{fitted.per_decode_sequence_s * 1e3:.3f} ms a sequence + {fitted.per_context_token_s * 1e6:.2f} µs a token "
+        f"of context; written to {arguments.out}: headrace simulate … --step-time linear:{arguments.out}"
+    )
     if arguments.json:
         print(json.dumps(record))
     return 0
