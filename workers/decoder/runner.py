@@ -60,35 +60,35 @@ class DecoderRunner(PagedRunner):
         heads = AttentionHeads(shape.layers, shape.heads, shape.kv_heads, shape.head_dim)
         native = None if library is None else CpuAttentionKind(library, placement.threads)
         attention = ReferenceAttention if native is None else serving_attention(heads, native)
-        super().__init__(heads, limits, placement, attention, kv_bytes)
         weights = DecoderWeights(files.folder, shape, placement.dtype)
         rotary = RotaryTable(*inverse_frequencies(config, shape.head_dim), placement.device)
         self._rotary = rotary
         try:
             if library is not None and attention is native and not torch_products:
                 bf16 = placement.dtype == torch.bfloat16
-                self._native: NativeForward | None = NativeForward(
+                self._computes: NativeForward | TorchForward = NativeForward(
                     shape, weights, rotary, library=library, threads=placement.threads, bf16=bf16
                 )
             else:
-                self._native = None
-                self._torch = TorchForward(shape, weights, rotary, placement)
+                self._computes = TorchForward(shape, weights, rotary, placement)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"{files.folder} doesn't fit into the memory of {placement.device}: use a smaller model or dtype "
                 f"(it is {placement.dtype} now), or another device"
             ) from error
+        # After the weights: the pool takes a share of what they leave.
+        super().__init__(heads, limits, placement, attention, kv_bytes)
 
     @property
     def native(self) -> NativeForward | None:
         """The compiled forward, where it is what computes."""
-        return self._native
+        return self._computes if isinstance(self._computes, NativeForward) else None
 
     def _forward(self, step: PackedStep) -> torch.Tensor:
-        if self._native is not None:
+        if isinstance(self._computes, NativeForward):
             assert isinstance(self._attention, CpuAttention)
             assert isinstance(step.attention, CpuStep)
-            return self._native(step.ids, step.positions, step.rows, self._attention, step.attention)
+            return self._computes(step.ids, step.positions, step.rows, self._attention, step.attention)
         self._rotary.reach(int(step.positions.max()) + 1)
         ids, positions, rows = (self._to_device(values) for values in (step.ids, step.positions, step.rows))
-        return self._torch(ids, positions, rows, step.attention)
+        return self._computes(ids, positions, rows, step.attention)
