@@ -69,6 +69,9 @@ class Admission:
         self._suspensions = suspensions
         self._longest_promised = longest_promised
         self._strict_classes = strict_classes
+        self._by_right: set[int] = set()
+        """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary one:
+        its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used.)"""
         self._first_admissions = 0
         self._readmissions = 0
         self._evicted = False
@@ -150,6 +153,10 @@ class Admission:
             priority = self._index.service_of(row)
             assert room.admits(priority), f"the discipline gave row {row} of {priority!r}, which has no room"
             self._index.move(row, RequestState.CLAIMED)
+            if strict:
+                self._by_right.add(row)
+            else:
+                self._by_right.discard(row)
             if self._enter_claimed(row, priority, budget, now):
                 admitted.append(row)
             else:
@@ -190,7 +197,7 @@ class Admission:
         sequence = RunningSequence(
             row=row,
             service=priority,
-            strict=priority in self._strict_classes,
+            strict=row in self._by_right,
             order=self._first_admissions,
             prompt_tokens=self._index.prompt_tokens[row],
             max_output_tokens=self._window.output_limit(row),
@@ -201,6 +208,7 @@ class Admission:
             return False
         self._charge_true_prompt(sequence, now)
         self._first_admissions += 1
+        self._by_right.discard(row)
         self._window.leave(row)
         self._index.move(row, RequestState.PREFILL)
         return True
