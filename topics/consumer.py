@@ -85,6 +85,7 @@ class ClassConsumer:
         on_revoked: OnRevoked | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
         maps_topic: str | None = None,
+        instance_id: str | None = None,
         session_timeout_ms: int = 10_000,
         commit_interval_s: float = 0.5,
         commit_timeout_s: float = 5.0,
@@ -97,6 +98,9 @@ class ClassConsumer:
         """`settle` returns when no transaction is open; whoever gives it commits. None: this consumer commits.
 
         `maps_topic`: where maps of completed offsets stand that outgrow their commit.
+
+        `instance_id`: static membership (KIP-345). Whoever comes back under it within the session time-out gets the
+        same partitions without a rebalance, and leaving in order doesn't give them back either. None: dynamic.
 
         `fetch_max_bytes` bounds what is fetched ahead, from each broker.
 
@@ -116,6 +120,7 @@ class ClassConsumer:
         self._max_bytes = max_bytes
         self._arguments: dict[str, Any] = {
             "group_id": group,
+            "group_instance_id": instance_id,
             "session_timeout_ms": session_timeout_ms,
             "heartbeat_interval_ms": session_timeout_ms // 4,
             "max_poll_interval_ms": 300_000,

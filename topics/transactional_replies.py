@@ -16,8 +16,8 @@ happened. The producer is given up and opened again under the same transactional
 one way or the other; then what is committed is read again, stably; replies that it covers are delivered, the rest is
 sent again.
 
-**When the group refuses the commit** (this member's generation is over) the transaction is aborted, and tried again
-until the consumer has noticed as well and its epochs end: then the replies are lost to us, and the next owner answers.
+**When the group refuses the commit** (this member's generation is over) the transaction is aborted and the replies are
+lost to us: the next owner answers.
 
 Every wait has a deadline, for aiokafka's own have none (aiokafka#1101, #1039).
 
@@ -199,7 +199,10 @@ class TransactionalReplies:
         except CommitFencedError as error:
             self.fenced += 1
             logger.info("%s: %s", self._role, error)
-            return False
+            if error.for_good:
+                for place in batch:
+                    work.settle(place, Fate.LOST)
+            return error.for_good
         except _RefusedInTransactionError as error:
             work.refuse(error.refusals)
             return True
@@ -263,7 +266,7 @@ class TransactionalReplies:
         for partition, completed in offsets.items():
             outlook = self._offsets.outlook(partition, completed)
             if outlook is None:
-                raise CommitFencedError(f"{partition.topic}-{partition.partition} was revoked")
+                raise CommitFencedError(f"{partition.topic}-{partition.partition} was revoked", for_good=False)
             progress[TopicPartition(partition.topic, partition.partition)] = outlook
         return progress
 

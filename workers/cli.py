@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "run a worker against a Kafka cluster",
     "send": "send one prompt and print the answer as it streams",
     "topics": "create or check the topics",
+    "dlq": "list, show and replay dead letters",
     "simulate": "replay request traces on virtual time, under several policies side by side",
     "config": "print the effective configuration with every field's meaning",
     "bench": "measure: bench engine, bench delivery",
