@@ -68,6 +68,10 @@ bench-engine: $(READY) ## Engine throughput beside transformers
 bench-delivery: java $(READY) ## First delta through Kafka beside a raw aiokafka echo
 	@$(BIN)/headrace bench delivery
 
+.PHONY: bench-scheduler
+bench-scheduler: $(READY) ## What a queueing discipline costs a request, up to a million queued
+	@$(BIN)/headrace bench scheduler
+
 .PHONY: golden
 golden: $(READY) ## Recompute the golden outputs of transformers' generate
 	@$(BIN)/python -m tests.golden.make

@@ -17,13 +17,13 @@ from scheduling.index import Index
 from scheduling.ledger import Cause, Ledger, LedgerStatistics
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import EVERYTHING, ClassStatistics, QdiscStatistics, Room
+from scheduling.quota_gate import QuotaGate
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig
 
 __all__ = ["OVERRUN_TOKENS", "AccountedQdisc"]
 
 OVERRUN_TOKENS = 16
-"""Output tokens by which an exceeded prediction is raised at a time."""
 _LOOK_FACTOR = 4
 _LOOK_ROWS = 1024
 """`upcoming` looks at so many rows, plus `_LOOK_FACTOR` for each one wanted, then gives up: most were staged."""
@@ -34,14 +34,23 @@ _OUTPUT = Cause.OUTPUT
 class AccountedQdisc:
     """Implements `scheduling.qdisc.Qdisc`."""
 
-    def __init__(self, index: Index, discipline: Discipline[Any]) -> None:
+    def __init__(
+        self,
+        index: Index,
+        discipline: Discipline[Any],
+        overrun_tokens: int = OVERRUN_TOKENS,
+        gate: QuotaGate | None = None,
+    ) -> None:
+        """`overrun_tokens`: output tokens by which an exceeded prediction is raised at a time. `gate`: the discipline
+        itself, where there are quotas."""
+        self._gate = gate
         self._index = index
         self._service = index.service
         self._prompt_cost = index.prompt_cost
         self._output_cost = index.output_cost
         self._discipline = discipline
         self._ledger = Ledger()
-        self._overrun = index.cost.output(OVERRUN_TOKENS)
+        self._overrun = index.cost.output(overrun_tokens)
         self._cost_queued: array[int] = array("Q")
         """By row: its predicted cost when it was queued (the index's may change while it waits)."""
         classes = len(PriorityClass)
@@ -49,6 +58,9 @@ class AccountedQdisc:
         self._entered = [0] * classes
         self._cancelled = [0] * classes
         self._settled = [0] * classes
+        self._left = [0] * classes
+        """Dequeued, and not put back."""
+        self._left_cost = [0] * classes
         self._queued_cost = [0] * classes
         self._settled_cost = [0] * classes
 
@@ -75,6 +87,8 @@ class AccountedQdisc:
             return None
         row, cost, grant = popped
         priority = self._service[row]
+        self._left[priority] += 1
+        self._left_cost[priority] += self._cost_queued[row]
         self._queued_cost[priority] -= self._cost_queued[row]
         self._ledger.open(row, priority, self._prompt_cost[row], cost, grant)
         return row
@@ -114,6 +128,8 @@ class AccountedQdisc:
         priority = entry.priority
         assert self._service[row] == priority, f"row {row} changed its class in flight"
         self._settled_cost[priority] += entry.preemption
+        self._left[priority] -= 1
+        self._left_cost[priority] -= self._cost_queued[row]
         cost = self._cost_queued[row] = index.predicted_cost(row)
         self._queued_cost[priority] += cost
         self._discipline.restore(row, entry.grant, unused, now)
@@ -129,6 +145,15 @@ class AccountedQdisc:
     def set_capacity(self, units_s: float, now: float) -> None:
         """The machine does so many cost units a second (`scheduling.capacity`): shares of it mean that from now on."""
         self._discipline.set_capacity(units_s, now)
+
+    def over_quota_s(self, tenant: str, service: PriorityClass, now: float) -> float:
+        """Seconds until the tenant's quota lets a request of that class go; 0 for at once, or without a quota."""
+        return 0.0 if self._gate is None else self._gate.over_by_s(tenant, service, now)
+
+    def divide_quotas(self, share: float, now: float) -> None:
+        """This worker serves such a part (above 0, at most 1) of each quota."""
+        if self._gate is not None:
+            self._gate.divide(share, now)
 
     def reload(self, tree: TreeConfig, now: float) -> None:
         """Go on under a new class tree. Nothing queued, in flight or owed is lost. Raises `TreeError`."""
@@ -180,6 +205,14 @@ class AccountedQdisc:
             tenants=len(self._index.tenants),
             flows=len(self._index.flows),
         )
+
+    def queued_of(self, priority: PriorityClass) -> tuple[int, int]:
+        """Requests of a class that are queued, and their predicted cost. O(1)."""
+        return self._entered[priority] - self._cancelled[priority] - self._left[priority], self._queued_cost[priority]
+
+    def left_cost(self, priority: PriorityClass) -> int:
+        """Predicted cost of all that was dequeued since the start: the drain of the queue. O(1)."""
+        return self._left_cost[priority]
 
     def ledger(self) -> LedgerStatistics:
         """Exact costs by class and tenant."""

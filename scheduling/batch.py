@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from kvcache.manager import KVCacheManager
 from scheduling.admission import Admission
+from scheduling.capacity import CapacityMeter
 from scheduling.claims import Claims
 from scheduling.cost import CostModel
 from scheduling.deadlines import Deadlines
@@ -87,7 +88,9 @@ class BatchScheduler:
         cost: CostModel,
         lengths: LengthPredictor,
         strict_classes: frozenset[PriorityClass],
+        capacity: CapacityMeter | None = None,
     ) -> None:
+        """`capacity`: learns what the machine does, and tells the discipline. None: it was told for good."""
         if kv.capacity_tokens < limits.context_tokens:
             raise LimitsError(
                 f"the KV pool holds {kv.num_blocks} blocks × {kv.block_size} tokens = {kv.capacity_tokens} tokens, "
@@ -101,6 +104,7 @@ class BatchScheduler:
         self._step_time = step_time
         self._cost = cost
         self._lengths = lengths
+        self._capacity = capacity
         self._running = RunningSet()
         self._claims = Claims(limits.backfill_limit)
         self._window = StagingWindow(index, qdisc, limits, strict_classes)
@@ -196,14 +200,19 @@ class BatchScheduler:
         assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"
         self._plan = None
         ended = {outcome.row: outcome.ended for outcome in outcomes}
-        token_cost = self._cost.output(1)
+        cost = self._cost
+        units = 0
         for chunk in plan.chunks:
             sequence = self._running[chunk.row]
             sequence.computed_tokens += chunk.tokens
+            if not chunk.decode:
+                units += cost.prompt(chunk.start + chunk.tokens) - cost.prompt(chunk.start)
             if not chunk.samples:
                 continue
             assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
             sequence.output_tokens += 1
+            token_cost = cost.next_output(sequence.output_tokens)
+            units += token_cost
             self._qdisc.charge(chunk.row, token_cost, now)
             state = ended.pop(chunk.row)
             if state is not None:
@@ -216,9 +225,21 @@ class BatchScheduler:
         assert not ended, f"rows {list(ended)} have an outcome and sampled nothing"
         load = self._load
         self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
+        self._measure_capacity(units, measured_s, now)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
         self._decode_tokens += load.decode_sequences
+
+    def _measure_capacity(self, units: int, measured_s: float, now: float) -> None:
+        """Of steps that had all the work they could take; others say what was asked for, not what was possible."""
+        if self._capacity is None or not len(self._qdisc):
+            return
+        slots_full = len(self._running) >= self._limits.max_sequences - self._limits.strict_slots
+        if not (slots_full or self._claims.short_of_room):
+            return
+        changed = self._capacity.observe(units, measured_s)
+        if changed is not None:
+            self._qdisc.set_capacity(changed, now)
 
     def _grow_decodes(self, now: float) -> tuple[int, ...]:
         """A block for each decode whose next token needs one; the rows that had to make room, possibly itself."""

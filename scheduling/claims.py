@@ -75,6 +75,11 @@ class Claims:
         """Classes with somebody in front, most urgent first; those with preempted sequences alone, if so asked."""
         return sorted({*self._preempted, *self._claimed} if with_claimed else self._preempted)
 
+    @property
+    def short_of_room(self) -> bool:
+        """Whether some class has a reserved head, or a preempted sequence that waits for blocks."""
+        return bool(self._short_of_room or self._preempted)
+
     # --- what it bars ---------------------------------------------------------------------------------------------
 
     def may_go(self, priority: PriorityClass, with_claimed: bool = True) -> bool:

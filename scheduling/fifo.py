@@ -14,10 +14,9 @@ request waits behind all that came before; one blocked head blocks all classes. 
 from collections.abc import Iterator
 from itertools import islice
 
+from scheduling.flat import Flat
 from scheduling.index import Index
-from scheduling.priority import PriorityClass
 from scheduling.row_list import RowLinks, RowList
-from scheduling.tree import TreeConfig
 
 __all__ = ["Fifo"]
 
@@ -25,7 +24,7 @@ _LOOK_ROWS = 4096
 """How far `order` looks for classes that are not skipped."""
 
 
-class Fifo:
+class Fifo(Flat):
     """Implements `scheduling.discipline.Discipline[None]`: cost changes nothing, so there is nothing to remember."""
 
     def __init__(self, index: Index, links: RowLinks | None = None) -> None:
@@ -72,21 +71,6 @@ class Fifo:
 
     def rows(self) -> Iterator[int]:
         return self._links.rows(self._queue)
-
-    def next_event(self, now: float) -> float | None:
-        return None
-
-    def borrowed_cost(self, priority: PriorityClass) -> int:
-        return 0
-
-    def set_capacity(self, units_s: float, now: float) -> None:
-        """No rate is a share of anything."""
-
-    def reload(self, config: TreeConfig, now: float) -> None:
-        """There is no tree."""
-
-    def close(self) -> None:
-        """Nothing is remembered."""
 
     def check_integrity(self) -> None:
         self._links.check_integrity(self._queue)

@@ -34,7 +34,7 @@ Deviations from the kernel (design page, section 4; from 12 on found while build
 14  A node in credit stays in its parent's feed (`scheduling.htb_links`).
 ==  ================================================================================================================
 
-(8, the prefix look, and 10, the ledger, are not the tree's.)
+(8, the prefix look, is the leaf's; 10, the ledger, `scheduling.accounting`'s.)
 
 Drawbacks: a dozen parameters; it shapes by predicted cost, so shares are right over seconds, not per request. Limits:
 8 levels; O(log classes + log tenants + log flows) a decision.

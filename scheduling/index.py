@@ -95,6 +95,8 @@ class Index:
         self._rows = 0
         self._rows_peak = 0
         self._added = 0
+        self.cached_rows = 0
+        """Rows in use of whose prompt something was found in the prefix cache. Read only."""
         self._counts = [0] * (_CLASSES * _STATES)
         """Rows by service class and state."""
         self._grow(min(initial_rows, capacity))
@@ -146,6 +148,7 @@ class Index:
         assert state != _FREE, f"row {row} is not in use"
         assert _TERMINAL >> state & 1, f"row {row} is {RequestState(state).name}, which is no end"
         self._counts[self.service[row] * _STATES + state] -= 1
+        self.cached_rows -= self.cached_tokens[row] > 0
         self.flows.drop(self.flow[row])
         self.tenants.drop(self.tenant[row])
         self.state[row] = _FREE
@@ -182,6 +185,7 @@ class Index:
         assert self.state[row] != _FREE, f"row {row} is not in use"
         assert 0 <= cached_tokens <= prompt_tokens <= _MAX_TOKENS, f"{prompt_tokens=}, {cached_tokens=}"
         self.prompt_tokens[row] = prompt_tokens
+        self.cached_rows += (cached_tokens > 0) - (self.cached_tokens[row] > 0)
         self.cached_tokens[row] = cached_tokens
         self.prompt_cost[row] = self.cost.prompt(prompt_tokens, cached_tokens)
         if output_tokens is not None:
@@ -251,6 +255,8 @@ class Index:
             tenants[self.tenant[row]] = tenants.get(self.tenant[row], 0) + 1
             flows[self.flow[row]] = flows.get(self.flow[row], 0) + 1
         assert counts == self._counts, "the counts by class and state are wrong"
+        cached = sum(self.cached_tokens[row] > 0 for row in range(self._used) if self.state[row] != _FREE)
+        assert cached == self.cached_rows, f"{cached} rows have something cached, counted {self.cached_rows}"
         assert sum(counts) == self._rows == self._used - len(free), "rows don't add up"
         self.tenants.check_integrity()
         self.flows.check_integrity()

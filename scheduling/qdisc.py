@@ -116,6 +116,10 @@ class Qdisc(Protocol):
         """When a row that is blocked now may become eligible; None if time alone changes nothing."""
         ...
 
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """The machine does so many cost units a second: shares of it mean that from now on."""
+        ...
+
     def statistics(self) -> QdiscStatistics: ...
 
     def check_integrity(self) -> None:

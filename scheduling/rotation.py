@@ -23,6 +23,7 @@ the round has passed, it starts afresh in the next one. So leaving and returning
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 from typing import Generic, TypeVar
 
 __all__ = ["Rotation", "Turn", "interleave"]
@@ -113,6 +114,35 @@ class Rotation(Generic[Owner]):
                 return turn
         return self._uncover() if self.active else None
 
+    def best_of_round(self, look: int, score: Callable[[Owner], float]) -> Turn[Owner] | None:
+        """Of the first `look` turns in the front's round, the one of the highest score; the earlier among equals.
+
+        All turns of a round are due in it, in whatever order. Changes nothing: `bring_forward` does.
+        """
+        best: Turn[Owner] | None = None
+        highest = 0.0
+        for turn in islice(self.in_order(), look):
+            if best is not None and turn.round != best.round:
+                break
+            value = score(turn.owner)
+            if best is None or value > highest:
+                best, highest = turn, value
+        return best
+
+    def bring_forward(self, turn: Turn[Owner]) -> None:
+        """An active turn of the front's round changes places with the front, and is the front."""
+        front = self.front()
+        assert front is not None, "nobody wants service"
+        if front is turn:
+            return
+        assert turn.active, "it wants no service"
+        assert turn.round == front.round, f"rounds {turn.round} and {front.round}"
+        heap = self._heap
+        near = next(number for number, entry in enumerate(heap) if entry[2] is turn and entry[1] == turn.place)
+        front.place, turn.place = turn.place, front.place
+        heap[0] = (turn.round, turn.place, turn)
+        heap[near] = (front.round, front.place, front)
+
     def serve(self, turn: Turn[Owner], cost: int) -> None:
         """The front, as just given by `front`, is served."""
         self.round, self.place = turn.round, turn.place
@@ -159,6 +189,12 @@ class Rotation(Generic[Owner]):
             first = self.front()
             assert first is turn, "nobody is before it now"
         self.serve(turn, cost)
+
+    def lift(self, turn: Turn[Owner]) -> None:
+        """Virtual time goes on to just before this turn, the front or one that left: newcomers come after it."""
+        reached = (turn.round, turn.place - 1)
+        if reached > (self.round, self.place):
+            self.round, self.place = reached
 
     def adjust(self, turn: Turn[Owner], cost: int) -> None:
         """What the turn was served costs so much more, or (negative) less. Moves it, active or not, by whole rounds."""

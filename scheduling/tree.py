@@ -116,9 +116,15 @@ class LeafConfig:
     """How often the hash is salted anew, so that two flows don't collide for ever."""
     debt_half_life_s: float = 60.0
     """A flow's debt outlives its emptying, and halves in this time."""
+    prefix_look: int = 8
+    """Of so many flows that are due in the same round, the one whose next request finds most of its prompt in the
+    prefix cache goes first; 1: nobody looks."""
+    urgent_slack_s: float = 0.1
+    """Where the next request of a flow that is due has less time left to its first token's deadline than this, only
+    such flows are looked at: the SLO first, the cache second."""
 
     def __post_init__(self) -> None:
-        for name in ("quantum", "exact_flows", "hashed_queues"):
+        for name in ("quantum", "exact_flows", "hashed_queues", "prefix_look"):
             if getattr(self, name) < 1:
                 raise TreeError(f"leaf {name} is {getattr(self, name)}: at least 1")
         for name in ("perturb_s", "debt_half_life_s"):

@@ -8,27 +8,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvcache.manager import KVCacheManager
+from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
-from scheduling.cost import CostModel
+from scheduling.capacity import CapacityMeter
+from scheduling.cost import CostKind, CostModel
 from scheduling.default_tree import default_tree
 from scheduling.index import Index
+from scheduling.intake import Intake
 from scheduling.length import QuantilePredictor
 from scheduling.limits import BatchLimits
 from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
-from scheduling.qdisc import Qdisc
 from scheduling.step_time import LinearStepTime, StepTimeTracker
 from scheduling.tree import TreeConfig
-from workers.config import EngineConfig, SchedulingConfig
+from workers.config import EngineConfig
 from workers.detokenizer import Detokenizer
 from workers.engine import Engine, EngineMessage
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.runner import ModelRunner
+from workers.scheduling_config import SchedulingConfig
 from workers.staging import StageJob
+from workers.tree_config import parse_tree
 
-__all__ = ["Assembly", "assemble", "batch_limits", "class_tree", "engine_inbox", "step_cap_s", "strict_classes"]
+__all__ = [
+    "Assembly",
+    "assemble",
+    "batch_limits",
+    "class_tree",
+    "cost_model",
+    "engine_inbox",
+    "step_cap_s",
+    "strict_classes",
+]
 
 _PRIOR_OUTPUT_TOKENS = 256
 """Prior of the length prediction for a request that names no limit: about the mean answer of public chat traces."""
@@ -45,7 +58,7 @@ _OTHER_MESSAGES = 16_384
 class Assembly:
     engine: Engine
     scheduler: BatchScheduler
-    qdisc: Qdisc
+    qdisc: AccountedQdisc
     index: Index
     kv: KVCacheManager
 
@@ -56,17 +69,46 @@ def engine_inbox(max_rows: int) -> Mailbox[EngineMessage]:
     return Mailbox(8 * (max_rows + _OVERSHOOT_ROWS) + _OTHER_MESSAGES)
 
 
-def class_tree(config: SchedulingConfig, rates: LinearStepTime, cost: CostModel, max_sequences: int) -> TreeConfig:
-    """The shipped tree, its capacity from the measured rates, its tenants weighted by configuration."""
+def cost_model(kind: CostKind, rates: LinearStepTime, max_sequences: int) -> CostModel:
+    """The configured prices; measured ones are those of a full step."""
+    if kind is CostKind.MEASURED:
+        output_token_s = rates.predict(0, max_sequences, 0) / max_sequences
+        return CostModel.measured(rates.per_prefill_token_s, output_token_s)
+    return CostModel(logarithmic=kind is CostKind.LOG)
+
+
+def class_tree(
+    config: SchedulingConfig,
+    rates: LinearStepTime,
+    cost: CostModel,
+    max_sequences: int,
+    context_tokens: int | None = None,
+) -> TreeConfig:
+    """The configured tree, or the shipped one with its tenants weighted by configuration.
+
+    Its capacity is taken from the measured rates; of the shipped tree, a burst holds the largest request that the
+    context allows. Raises `TreeError`.
+    """
     # A full batch decoding: each step gives max_sequences tokens.
     step_s = rates.predict(0, max_sequences, 0)
-    tree = default_tree(capacity_units_s=cost.output(max_sequences) / step_s)
+    capacity_units_s = cost.output(max_sequences) / step_s
+    if config.tree is not None:
+        return parse_tree(config.tree, capacity_units_s)
+    tree = default_tree(capacity_units_s)
+    scale = cost.cheapest_token
+    tree = replace(tree, quantum=tree.quantum * scale, largest_item=tree.largest_item * scale)
+    if context_tokens is not None:
+        # Half of it prompt, half output: all output would be dearer, and nobody sends that.
+        largest = cost.prompt(context_tokens // 2) + cost.output(context_tokens // 2)
+        tree = replace(tree, largest_item=min(tree.largest_item, largest))
     return replace(
         tree,
         classes=tuple(
             replace(
                 child,
-                tenants=replace(child.tenants, weights=dict(config.tenant_weights), quantum=config.tenant_quantum),
+                tenants=replace(
+                    child.tenants, weights=dict(config.tenant_weights), quantum=config.tenant_quantum * scale
+                ),
             )
             for child in tree.classes
         ),
@@ -125,12 +167,13 @@ def assemble(
 
     Raises `PolicyError`, `TreeError`, `LimitsError` for settings that contradict each other.
     """
-    cost = CostModel()
+    cost = cost_model(CostKind(scheduling.cost), rates, engine.max_sequences)
     lengths = QuantilePredictor()
-    tree = class_tree(scheduling, rates, cost, engine.max_sequences)
+    tree = class_tree(scheduling, rates, cost, engine.max_sequences, context_tokens)
+    quotas = scheduling.domain_quotas()
     limits = batch_limits(engine, scheduling, rates, context_tokens)
-    index = Index(capacity=max_rows + _OVERSHOOT_ROWS)
-    qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock())
+    index = Index(capacity=max_rows + _OVERSHOOT_ROWS, cost=cost)
+    qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
     kv = KVCacheManager(runner.num_blocks, runner.block_size)
     scheduler = BatchScheduler(
         qdisc=qdisc,
@@ -141,12 +184,15 @@ def assemble(
         cost=cost,
         lengths=lengths,
         strict_classes=strict_classes(scheduling.policy, tree),
+        capacity=CapacityMeter(tree.capacity_units_s),
     )
     built = Engine(
         scheduler=scheduler,
         index=index,
         kv=kv,
         runner=runner,
+        qdisc=qdisc,
+        intake=Intake(scheduling.admission.limits(), quotas, qdisc, clock()),
         lengths=lengths,
         prompt_ratio=PromptRatio(),
         inbox=inbox,

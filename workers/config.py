@@ -7,10 +7,10 @@ environment (`HEADRACE_SECTION__FIELD`) over it, flags over that. Does not know 
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -19,7 +19,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from scheduling.policies import POLICIES
+from workers.config_section import CommaList, Section
+from workers.scheduling_config import SchedulingConfig
 
 __all__ = [
     "ConfigError",
@@ -47,50 +48,7 @@ class ConfigError(Exception):
     """What the user got wrong, in one readable text: each line names a field, its value and the remedy."""
 
 
-def _split_commas(value: object) -> object:
-    """Lists may be written `a,b` in the environment and in flags; an empty text is an empty list."""
-    if not isinstance(value, str):
-        return value
-    parts = [part.strip() for part in value.split(",")]
-    if parts == [""]:
-        return []
-    if "" in parts:
-        raise ValueError("an entry between the commas is empty: write A,B")
-    return parts
-
-
-def _split_pairs(value: object) -> object:
-    """Mappings may be written `a=1,b=2` in the environment and in flags; an empty text is an empty mapping."""
-    if not isinstance(value, str):
-        return value
-    pairs: dict[str, str] = {}
-    for part in value.split(",") if value.strip() else ():
-        # The last =, so that a tenant's own name may hold one.
-        name, equals, weight = (piece.strip() for piece in part.rpartition("="))
-        if not (name and equals and weight):
-            raise ValueError(f"{part.strip()!r} is not TENANT=WEIGHT: write acme=2,globex=1")
-        if name in pairs:
-            raise ValueError(f"{name!r} is named twice: each tenant has one weight")
-        pairs[name] = weight
-    return pairs
-
-
-def _check_policy(name: str) -> str:
-    if name not in POLICIES:
-        raise ValueError(f"unknown policy: choose one of {', '.join(POLICIES)}")
-    return name
-
-
-CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
-TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
-Policy = Annotated[str, AfterValidator(_check_policy)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class KafkaConfig(_Section):
+class KafkaConfig(Section):
     bootstrap_servers: str = "127.0.0.1:9092"
     """Comma-separated host:port list of the brokers."""
     topic_prefix: str = Field("inference", pattern=r"^[a-zA-Z0-9._-]{1,100}$")
@@ -124,7 +82,7 @@ class KafkaConfig(_Section):
     """Delivery at least once: how often the offsets of completed requests are committed."""
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     source: str = "smollm2"
     """A Hugging Face id, a folder, a .gguf file, or `smollm2` (the small model that ships with the demo)."""
     served_names: CommaList = ()
@@ -136,7 +94,7 @@ class ModelConfig(_Section):
     """Output limit of a request that names none; the rest of the context where absent."""
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -154,21 +112,7 @@ class EngineConfig(_Section):
     """Memory of the KV cache; a share of what is free where absent."""
 
 
-class SchedulingConfig(_Section):
-    policy: Policy = POLICIES[0]
-    """The queueing discipline: htb, strict or fifo."""
-    staged_rows: int | None = Field(None, ge=4)
-    """Requests tokenised ahead; twice max_sequences where absent."""
-    tenant_weights: TenantWeights = Field(default_factory=dict)
-    """Weight of a tenant among its class's tenants; 1 where absent."""
-    tenant_quantum: int = Field(256, ge=1)
-    """Cost units (1 a prompt token, 2 an output token) that a tenant of weight 1 may run ahead in its turn: about one
-    request's worth shares most evenly."""
-    trust_tenant_header: bool = True
-    """False: the `tenant` header is ignored and every request belongs to the tenant `default`."""
-
-
-class IngressConfig(_Section):
+class IngressConfig(Section):
     max_rows: int = Field(100_000, ge=16)
     """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
     max_bytes: int = Field(256 * 2**20, ge=2**20)
@@ -179,7 +123,7 @@ class IngressConfig(_Section):
     """Topics a request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
 
 
-class EgressConfig(_Section):
+class EgressConfig(Section):
     delta_interval_ms: float = Field(25.0, ge=0)
     """Tokens of one stream that come within this time travel in one record; the first goes at once."""
     delta_max_tokens: int = Field(64, ge=1)
@@ -190,7 +134,7 @@ class EgressConfig(_Section):
     """At SIGTERM running requests may finish within this time; the rest is left for the next worker."""
 
 
-class HealthConfig(_Section):
+class HealthConfig(Section):
     file: Path | None = None
     """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
     interval_s: float = Field(2.0, gt=0)

@@ -5,18 +5,22 @@ or wall time: `workers.engine_thread` turns the crank, the clocks are whatever t
 code runs under a simulated runner on virtual time.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
 from kvcache.manager import KVCacheManager
+from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
 from scheduling.index import Index
+from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
+from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
 from workers.errors import NotFiniteLogits
@@ -27,7 +31,9 @@ from workers.runner import ModelRunner, SequenceInput
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 
-__all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "Revoked"]
+__all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,21 @@ class Drain:
     """Start nothing new; what runs goes on."""
 
 
-EngineMessage = Arrival | Staged | Refused | Revoked | Drain
+@dataclass(frozen=True, slots=True)
+class QuotaShare:
+    """This worker serves such a part of each quota from now on: above 0, at most 1."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewTree:
+    """Go on under this class tree, with all that is queued, in flight and owed."""
+
+    tree: TreeConfig
+
+
+EngineMessage = Arrival | Staged | Refused | Revoked | Drain | QuotaShare | NewTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,8 @@ class Engine:
         index: Index,
         kv: KVCacheManager,
         runner: ModelRunner,
+        qdisc: AccountedQdisc,
+        intake: Intake,
         lengths: LengthPredictor,
         prompt_ratio: PromptRatio,
         inbox: Mailbox[EngineMessage],
@@ -100,6 +122,8 @@ class Engine:
         self._index = index
         self._kv = kv
         self._runner = runner
+        self._qdisc = qdisc
+        self._intake = intake
         self._lengths = lengths
         self._prompt_ratio = prompt_ratio
         self._inbox = inbox
@@ -201,6 +225,18 @@ class Engine:
                 self._dropping.extend(self._by_assignment.pop(message, {}).items())
             case Drain():
                 self._draining = True
+            case QuotaShare(share):
+                self._qdisc.divide_quotas(share, now)
+            case NewTree(tree):
+                self._reload(tree, now)
+
+    def _reload(self, tree: TreeConfig, now: float) -> None:
+        try:
+            self._qdisc.reload(tree, now)
+        except TreeError as error:
+            log.error("the class tree stays as it was: %s", error)
+        else:
+            log.info("a new class tree is in force")
 
     def _drop_revoked(self, now: float) -> None:
         """A slice of the rows whose partitions are gone: a large backlog must not stop a step."""
@@ -215,12 +251,17 @@ class Engine:
         while self._dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
             self._drop_revoked(now)
+        prompt_tokens = self._prompt_ratio.tokens(arrival.body_bytes)
+        verdict = self._intake.decide(arrival.tenant, arrival.service_class, prompt_tokens, now)
+        if not isinstance(verdict, Accepted):
+            self._turn_away(arrival, verdict, now)
+            return
         row = self._index.add(
             origin=arrival.origin_class,
-            service=arrival.service_class,
+            service=verdict.service,
             tenant=arrival.tenant,
             flow=arrival.flow,
-            prompt_tokens=self._prompt_ratio.tokens(arrival.body_bytes),
+            prompt_tokens=prompt_tokens,
             output_tokens=self._lengths.predict(
                 arrival.origin_class,
                 arrival.tenant,
@@ -234,6 +275,21 @@ class Engine:
         self._arrivals[row] = arrival
         self._by_assignment.setdefault(_assignment(arrival), {})[row] = arrival
         self._scheduler.enqueue(row, now)
+
+    def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
+        """Answer a request that never becomes a row."""
+        retry_after_s = round(verdict.retry_after_s, 1)
+        if isinstance(verdict, OverQuota):
+            error = RequestError.quota_exceeded("The tenant's quota is used up.", retry_after_s=retry_after_s)
+        else:
+            error = RequestError.resource_exhausted(
+                f"{verdict.queue_depth} requests of this class wait already.",
+                retry_after_s=retry_after_s,
+                queue_depth=verdict.queue_depth,
+            )
+        self._failed += 1
+        timeline = Timeline(arrived_s=arrival.arrived_s, ended_s=now)
+        self._outbox.ended(arrival, None, Ending(error, timeline, prompt_tokens=0, output_tokens=0))
 
     def _staged(self, message: Staged, now: float) -> None:
         row, arrival, prepared = message.job.row, message.job.arrival, message.prepared

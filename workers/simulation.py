@@ -105,7 +105,7 @@ class Simulation:
     ) -> None:
         self._engine = engine
         self._slos = slos
-        self._index = Index(capacity=max(1, len(requests)))
+        self._index = Index(capacity=max(1, len(requests)), cost=engine.cost)
         self._kv = engine.make_kv(self._index, engine.num_blocks, engine.block_size)
         self._qdisc = policy.make(self._index, engine.cost)
         self._lengths: LengthPredictor = KnownLengths() if engine.known_lengths else QuantilePredictor()
@@ -244,7 +244,7 @@ class Simulation:
     def _book(self, plan: StepPlan, step: int) -> tuple[list[Outcome], list[int]]:
         """Service and tokens of a step; the outcomes of what sampled, and the rows that ended."""
         records, service, cost = self._records, self._recorder.service, self._engine.cost
-        context_tokens, token_cost = self._engine.limits.context_tokens, cost.output(1)
+        context_tokens = self._engine.limits.context_tokens
         outcomes: list[Outcome] = []
         ended: list[int] = []
         for chunk in plan.chunks:
@@ -254,15 +254,15 @@ class Simulation:
             if not chunk.decode:
                 # Computed for the first time, as far as it is prompt: recomputation is no service.
                 end = min(chunk.start + chunk.tokens, request.prompt_tokens)
-                new = end - max(chunk.start, record.prompt_computed)
-                if new > 0:
-                    service[record.account] += cost.prompt(new)
+                start = max(chunk.start, record.prompt_computed)
+                if end > start:
+                    service[record.account] += cost.prompt(end) - cost.prompt(start)
                     record.prompt_computed = end
             if not chunk.samples:
                 continue
-            service[record.account] += token_cost
             record.token_steps.append(step)
             tokens = len(record.token_steps)
+            service[record.account] += cost.next_output(tokens)
             if tokens >= request.output_tokens or request.prompt_tokens + tokens >= context_tokens:
                 outcomes.append(Outcome(row, RequestState.FINISHED))
                 ended.append(row)

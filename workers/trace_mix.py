@@ -3,7 +3,7 @@
 Knows sources as they are written on the command line and what each asks for. Does not know file formats
 (`workers.trace_files`) or the engine: a load is a factor on time, and who knows the capacity computes it.
 
-A source is `FILE@key=value,…` or `synthetic@key=value,…`:
+A source is `FILE@key=value,…`, `synthetic@key=value,…` or a named mix (`workers.named_mixes`), `chat@key=value,…`:
 
 | key | meaning |
 |---|---|
@@ -14,7 +14,7 @@ A source is `FILE@key=value,…` or `synthetic@key=value,…`:
 | `limit=1000` | only the first 1,000 requests |
 | `rate=2.5` | mean requests a second: scales a trace's time, and makes Poisson arrivals where there are none |
 | `start=30` | seconds by which the whole source is delayed |
-| `requests=`, `prompt=`, `output=` | of a synthetic source: how many, and their lengths in tokens |
+| `requests=`, `prompt=`, `output=` | of a synthetic source: how many, and their lengths in tokens; of a mix: how many |
 
 A synthetic source without `rate` arrives all at once. Everything random is drawn from the seed, the source's place and
 the purpose, so that a change to one source changes no other.
@@ -28,13 +28,15 @@ from random import Random
 from typing import Generic, TypeVar
 
 from scheduling.priority import PriorityClass
+from workers.named_mixes import NAMED_MIXES
 from workers.trace_files import Trace, TraceRequest
 
 __all__ = ["ArrivingRequest", "SourceError", "TraceSource", "mix", "parse_source", "scaled"]
 
 SYNTHETIC = "synthetic"
 _FILE_KEYS = frozenset({"class", "tenant", "tenants", "flows", "limit", "rate", "start"})
-_SYNTHETIC_KEYS = (_FILE_KEYS - {"limit"}) | {"requests", "prompt", "output"}
+_MIX_KEYS = (_FILE_KEYS - {"limit"}) | {"requests"}
+_SYNTHETIC_KEYS = _MIX_KEYS | {"prompt", "output"}
 
 T = TypeVar("T")
 _Shares = tuple[tuple[T, float], ...]
@@ -67,7 +69,9 @@ class TraceSource:
 
     text: str
     path: Path | None
-    """None: synthetic."""
+    """None: synthetic, or a named mix."""
+    name: str = SYNTHETIC
+    """Of the mix."""
     classes: _Shares[PriorityClass] = ()
     tenants: _Shares[str] = ()
     tenant_count: int | None = None
@@ -80,8 +84,12 @@ class TraceSource:
     synthetic_output_tokens: int = 0
 
     def synthetic(self) -> Trace:
-        """The trace of a synthetic source. Without arrivals."""
+        """The trace of a synthetic source or a named mix. Without arrivals."""
         assert self.path is None
+        if self.name != SYNTHETIC:
+            lengths = NAMED_MIXES[self.name].lengths(self.synthetic_requests, self.name)
+            drawn = tuple(TraceRequest(0.0, prompt, output) for prompt, output in lengths)
+            return Trace(self.name, "mix", timed=False, requests=drawn)
         request = TraceRequest(0.0, self.synthetic_prompt_tokens, self.synthetic_output_tokens)
         return Trace(SYNTHETIC, SYNTHETIC, timed=False, requests=(request,) * self.synthetic_requests)
 
@@ -93,7 +101,8 @@ def parse_source(text: str) -> TraceSource:
     """Raises `SourceError`."""
     name, _, rest = text.partition("@")
     if not name:
-        raise SourceError(f"source {text!r}: a file name, or `{SYNTHETIC}`, comes before the @")
+        mixes = ", ".join((SYNTHETIC, *NAMED_MIXES))
+        raise SourceError(f"source {text!r}: a file name, or one of {mixes}, comes before the @")
     values: dict[str, str] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
@@ -102,7 +111,8 @@ def parse_source(text: str) -> TraceSource:
         if key in values:
             raise SourceError(f"source {text!r}: {key} is given twice")
         values[key] = value
-    known = _SYNTHETIC_KEYS if name == SYNTHETIC else _FILE_KEYS
+    known_keys = {SYNTHETIC: _SYNTHETIC_KEYS} | dict.fromkeys(NAMED_MIXES, _MIX_KEYS)
+    known = known_keys.get(name, _FILE_KEYS)
     for key in values:
         if key not in known:
             raise SourceError(f"source {text!r}: no key {key!r} here; known are {', '.join(sorted(known))}")
@@ -110,8 +120,9 @@ def parse_source(text: str) -> TraceSource:
         raise SourceError(f"source {text!r}: give either tenant= or tenants=")
     source = TraceSource(
         text=text,
-        path=None if name == SYNTHETIC else Path(name),
-        classes=_classes(text, values.get("class")),
+        path=None if name in known_keys else Path(name),
+        name=name if name in NAMED_MIXES else SYNTHETIC,
+        classes=_classes(text, values.get("class")) or (NAMED_MIXES[name].classes if name in NAMED_MIXES else ()),
         tenants=_shares(text, "tenant", values.get("tenant")),
         tenant_count=_whole(text, "tenants", values.get("tenants")),
         flows=_whole(text, "flows", values.get("flows")),
@@ -119,16 +130,18 @@ def parse_source(text: str) -> TraceSource:
         rate=_positive(text, "rate", values.get("rate")),
         start_s=_number(text, "start", values.get("start", "0")),
     )
-    if name != SYNTHETIC:
+    if name not in known_keys:
         return source
-    missing = [key for key in ("requests", "prompt", "output") if key not in values]
+    needed = ("requests", "prompt", "output") if name == SYNTHETIC else ("requests",)
+    missing = [key for key in needed if key not in values]
     if missing:
-        raise SourceError(f"source {text!r}: a synthetic source needs {', '.join(missing)} as well")
+        raise SourceError(f"source {text!r}: {name} needs {', '.join(missing)} as well")
+    counts = {key: _whole(text, key, values[key]) or 0 for key in needed}
     return replace(
         source,
-        synthetic_requests=_whole(text, "requests", values["requests"]) or 0,
-        synthetic_prompt_tokens=_whole(text, "prompt", values["prompt"]) or 0,
-        synthetic_output_tokens=_whole(text, "output", values["output"]) or 0,
+        synthetic_requests=counts["requests"],
+        synthetic_prompt_tokens=counts.get("prompt", 0),
+        synthetic_output_tokens=counts.get("output", 0),
     )
 
 

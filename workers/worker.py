@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Tracer
 
-from scheduling.default_tree import default_tree
+from scheduling.cost import CostKind
 from scheduling.priority import PriorityClass
+from scheduling.tree import TreeConfig, TreeError
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
@@ -32,16 +33,17 @@ from topics.record import InboundRecord
 from topics.record_producer import ProducerStoppedError
 from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
 from topics.transactional_replies import TransactionalReplies
-from workers.assembly import assemble, engine_inbox, step_cap_s
+from workers.assembly import assemble, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Drain, EngineStatistics, Revoked
+from workers.engine import Drain, EngineStatistics, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
+from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
@@ -60,6 +62,7 @@ _DELIVERY_GRACE_S = 10.0
 _LAST_STEP_S = 15.0
 """A step that takes longer is taken for stuck."""
 _PRODUCER_GRACE_S = 2.0
+_SHARE_INTERVAL_S = 1.0
 _RECORD_OVERHEAD_BYTES = 512
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
 
@@ -97,6 +100,7 @@ class Worker:
         """`instance`: this worker's name, unlike that of any other that lives (`workers.instance`)."""
         self.ready = asyncio.Event()
         self._config = config
+        self._model = model
         self._kafka = kafka
         self._on_progress = on_progress
         self._catalogue = Catalogue(prefix=config.kafka.topic_prefix, group_prefix=config.kafka.group_prefix)
@@ -110,7 +114,7 @@ class Worker:
         self._thread_error: BaseException | None = None
         self._intake_open = False
 
-        tree = default_tree()
+        tree = self._tree(config, model)
         weights = {priority: tree.of(priority).weight for priority in self._classes}
         self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
         self._ingress = Ingress(
@@ -167,6 +171,25 @@ class Worker:
             new_detokenizer=new_detokenizer,
         )
 
+    @staticmethod
+    def _tree(config: WorkerConfig, model: "LoadedModel") -> TreeConfig:
+        slots = config.engine.max_sequences
+        cost = cost_model(CostKind(config.scheduling.cost), model.rates, slots)
+        return class_tree(config.scheduling, model.rates, cost, slots, model.limits.context_tokens)
+
+    def reload_tree(self, config: WorkerConfig) -> None:
+        """Go on under the class tree of a configuration that was read again; everything else needs a restart.
+
+        Raises `TreeError` if strict classes or served classes would change.
+        """
+        tree = self._tree(config, self._model)
+        policy = self._config.scheduling.policy
+        if strict_classes(policy, tree) != strict_classes(policy, self._tree(self._config, self._model)):
+            raise TreeError("which classes are strict can't change while the worker runs: restart it")
+        for priority in self._classes:
+            tree.of(priority)
+        self._inbox.put(NewTree(tree))
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -205,6 +228,9 @@ class Worker:
         for problem in problems:
             if problem.severity is Severity.WARNING:
                 log.warning("%s", problem)
+            cluster = await admin.cluster()
+        served = {self._catalogue.requests(priority.label) for priority in self._classes}
+        self._partitions = sum(topic.partitions for topic in cluster.topics.values() if topic.name in served)
         errors = [str(problem) for problem in problems if problem.severity is Severity.ERROR]
         if errors:
             raise TopicsNotReadyError("\n".join(errors))
@@ -215,6 +241,11 @@ class Worker:
         writers = [tasks.create_task(writer.run()) for writer in self._writers.values()]
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
+        quotas = self._config.scheduling.quotas
+        if quotas.share is not None:
+            self._inbox.put(QuotaShare(quotas.share))
+        elif self._config.scheduling.domain_quotas().any:
+            tasks.create_task(self._share_of_partitions().run(ended))
         try:
             self._intake_open = True
             if await self._unless_stopped(stop, self._join_groups(tasks)):
@@ -298,6 +329,14 @@ class Worker:
             unhealthy=lambda: next(
                 (reason for consumer in self._consumers.values() if (reason := consumer.unhealthy)), None
             ),
+        )
+
+    def _share_of_partitions(self) -> ShareOfPartitions:
+        return ShareOfPartitions(
+            assigned=lambda: sum(consumer.statistics().assigned for consumer in self._consumers.values()),
+            partitions=self._partitions,
+            interval_s=_SHARE_INTERVAL_S,
+            tell=lambda share: self._inbox.put(QuotaShare(share)),
         )
 
     def statistics(self) -> WorkerStatistics:

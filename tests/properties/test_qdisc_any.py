@@ -7,25 +7,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from scheduling.accounting import AccountedQdisc
 from scheduling.default_tree import default_tree
 from scheduling.index import Index
 from scheduling.ledger import Cause
-from scheduling.policies import POLICIES, make_qdisc
+from scheduling.policies import LEAF_POLICIES, POLICIES, make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Room
+from scheduling.quota import Limit, Over, Quota, Quotas, Unit
 from scheduling.state import RequestState
 from scheduling.tree import ClassConfig, FlowOrder, Rate, TreeConfig
 from tests.scheduling.queue_rig import Job, add, release
 
 HARD = "htb, hard limits"
 """A tree in which limits may leave the machine idle."""
-VARIANTS = [*POLICIES, HARD]
+LEAVES = {f"htb over {policy}": policy for policy in LEAF_POLICIES if policy != "sfq"}
+VARIANTS = [*POLICIES, HARD, *LEAVES]
+QUOTAS = {"htb, quotas": "htb", "fifo, quotas": "fifo", "vtc, quotas": "vtc"}
+"""Policies behind a gate that holds tenants back."""
+VARIANTS += QUOTAS
+HEADS_WAIT = ("fifo", "vtc", "mlfq")
+"""They know no classes: a request without room holds up those behind it (of its client)."""
+LIMITED = (HARD, "tiered", *QUOTAS)
+
+
+def make(variant: str, index: Index, tree: TreeConfig) -> AccountedQdisc:
+    quotas = Quotas(
+        everybody=(Limit(400, Unit.COST, 5.0),),
+        each_tenant=Quota(limits=(Limit(3, Unit.REQUESTS, 2.0), Limit(200, Unit.COST, 2.0))),
+        tenants={"b": Quota(limits=(Limit(90, Unit.COST, 1.0),), over=Over.DEMOTE), "c": Quota(limits=())},
+    )
+    policy = QUOTAS.get(variant, variant if variant in POLICIES else "htb")
+    return make_qdisc(policy, index, tree, quotas=quotas if variant in QUOTAS else None)
 
 
 def tree_for(variant: str, order: FlowOrder, grouped: bool = False) -> TreeConfig:
     tree = default_tree(capacity_units_s=100.0, largest_item=50)
+    leaf = LEAVES.get(variant, "sfq")
     classes = tuple(
-        replace(child, tenants=replace(child.tenants, leaf=replace(child.tenants.leaf, order=order, quantum=20)))
+        replace(
+            child,
+            tenants=replace(child.tenants, leaf=replace(child.tenants.leaf, order=order, quantum=20, policy=leaf)),
+        )
         for child in tree.classes
     )
     if variant == HARD:
@@ -57,8 +80,7 @@ class AnyQdisc(RuleBasedStateMachine):
     def start(self, variant: str, order: FlowOrder) -> None:
         self.variant = variant
         self.index = Index()
-        policy = "htb" if variant == HARD else variant
-        self.qdisc = make_qdisc(policy, self.index, tree_for(variant, order))
+        self.qdisc = make(variant, self.index, tree_for(variant, order))
         self.now = 0.0
         self.queued: list[int] = []
         self.flying: dict[int, int] = {}
@@ -80,7 +102,7 @@ class AnyQdisc(RuleBasedStateMachine):
         assert row == foretold
         admitted = [queued for queued in self.queued if room.admits(self.index.service[queued])]
         if row is None:
-            assert self.variant in ("fifo", HARD) or not admitted, "idle with work that has room"
+            assert self.variant in (*HEADS_WAIT, *LIMITED) or not admitted, "idle with work that has room"
             return
         assert row in admitted
         self.queued.remove(row)
@@ -145,7 +167,7 @@ class AnyQdisc(RuleBasedStateMachine):
             if self.index.state[row] == RequestState.WAITING and self.index.service[row] not in skip
         ]
         assert set(rows) <= set(waiting)
-        if self.variant != HARD:
+        if self.variant not in LIMITED:
             assert len(rows) == min(limit, len(waiting)), "it looks at all that is near"
 
     @rule(grouped=st.booleans(), order=st.sampled_from(FlowOrder))
@@ -156,10 +178,14 @@ class AnyQdisc(RuleBasedStateMachine):
     def measure(self, capacity: float) -> None:
         self.qdisc.set_capacity(capacity, self.now)
 
+    @rule(share=st.floats(0.1, 1.0))
+    def divide(self, share: float) -> None:
+        self.qdisc.divide_quotas(share, self.now)
+
     @rule()
     def next_event(self) -> None:
         at = self.qdisc.next_event(self.now)
-        if self.variant != HARD:
+        if self.variant not in LIMITED:
             assert at is None, "without hard limits time alone changes nothing"
         elif self.queued and self.qdisc.peek(self.now) is None:
             assert at is not None, "blocked for ever"
@@ -221,7 +247,7 @@ events = st.lists(
 def decisions(variant: str, happened: list[Event], peeks: bool) -> list[int | None]:
     """The rows a discipline lets go; with `peeks` it is asked all the time what it would do."""
     index = Index()
-    qdisc = make_qdisc("htb" if variant == HARD else variant, index, tree_for(variant, FlowOrder.FIFO))
+    qdisc = make(variant, index, tree_for(variant, FlowOrder.FIFO))
     now = 0.0
     flying: list[int] = []
     let_go = []

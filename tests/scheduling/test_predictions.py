@@ -27,6 +27,24 @@ def test_an_index_prices_rows_and_prices_them_again_when_more_is_known() -> None
     assert index.cost.prompt_of(index, row) == 12
 
 
+@given(prefill_ms=st.floats(0.01, 100), output_ms=st.floats(0.01, 100))
+def test_measured_prices_are_in_the_ratio_of_the_times(prefill_ms: float, output_ms: float) -> None:
+    cost = CostModel.measured(prefill_ms / 1000, output_ms / 1000)
+    assert cost.decode / cost.prefill == pytest.approx(output_ms / prefill_ms, rel=0.15)
+
+
+@given(tokens=st.integers(1, 3000), logarithmic=st.booleans())
+def test_an_answers_tokens_add_up_to_the_answer(tokens: int, logarithmic: bool) -> None:
+    cost = CostModel(logarithmic=logarithmic)
+    assert sum(cost.next_output(number) for number in range(1, tokens + 1)) == cost.output(tokens)
+
+
+def test_in_the_logarithm_ten_times_the_tokens_cost_hardly_more() -> None:
+    cost = CostModel(logarithmic=True)
+    assert cost.output(1000) < 1.6 * cost.output(100)
+    assert cost.prompt(100) + cost.output(100) == pytest.approx(300, rel=0.1)
+
+
 @pytest.mark.parametrize("wrong", [{"prefill": 0}, {"decode": -1}])
 def test_a_price_is_at_least_one(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="from 1 up"):

@@ -168,6 +168,67 @@ def test_closing_lets_go_of_all_names() -> None:
     assert len(leaf.index.flows) == 0
 
 
+# --- the prefix look --------------------------------------------------------------------------------------------------
+
+
+def cached(leaf: Leaf, row: int, tokens: int) -> None:
+    """Staging found so much of the row's prompt in the prefix cache."""
+    leaf.index.set_tokens(row, prompt_tokens=leaf.index.prompt_tokens[row], cached_tokens=tokens)
+
+
+def test_of_the_flows_due_in_a_round_the_longest_prefix_hit_goes_first() -> None:
+    leaf = Leaf(quantum=20)
+    rows = [leaf.push(flow, cost=20) for flow in "abc"]
+    cached(leaf, rows[1], 5)
+    cached(leaf, rows[2], 15)
+    assert leaf.pop() == "c0 b0 a0"
+
+
+def test_a_prefix_hit_jumps_no_round() -> None:
+    leaf = Leaf(quantum=20)
+    for _ in range(4):
+        cached(leaf, leaf.push("a", cost=40), 20)
+        leaf.push("b", cost=20)
+    assert leaf.pop() == "a0 b0 a1 b1 a2 b2 a3 b3"
+
+
+def test_the_look_is_bounded_and_can_be_switched_off() -> None:
+    for look, first in ((8, "c0 b0 a0"), (2, "a0 c0 b0"), (1, "a0 b0 c0")):
+        leaf = Leaf(quantum=20, prefix_look=look)
+        rows = [leaf.push(flow, cost=20) for flow in "abc"]
+        cached(leaf, rows[2], 15)
+        assert leaf.pop() == first
+
+
+def test_urgent_requests_choose_among_themselves() -> None:
+    leaf = Leaf(quantum=20, urgent_slack_s=0.5)
+    rows = [leaf.push(flow, cost=20, ttft_deadline_s=due) for flow, due in (("a", 9.0), ("b", 1.2), ("c", 1.3))]
+    cached(leaf, rows[0], 15)
+    cached(leaf, rows[2], 5)
+    assert leaf.pop(now=1.0) == "c0 b0 a0"
+
+
+@given(
+    sizes=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 60), st.floats(0, 1)), min_size=2, max_size=60),
+    quantum=st.integers(1, 80),
+)
+def test_the_look_costs_fairness_one_quantum_at_most(sizes: list[tuple[str, int, float]], quantum: int) -> None:
+    leaf = Leaf(quantum=quantum)
+    cost: dict[int, int] = {}
+    for flow, size, hit in sizes:
+        row = leaf.push(flow, cost=size)
+        cached(leaf, row, int(size * hit))
+        cost[row] = leaf.index.prompt_cost[row]
+    left = {flow: sum(1 for sent, _, _ in sizes if sent == flow) for flow in "ab"}
+    served = {"a": 0, "b": 0}
+    while all(left.values()):
+        ((row, _),) = leaf.pop_rows(1)
+        flow = leaf.names[row][0]
+        left[flow] -= 1
+        served[flow] += cost[row]
+        assert abs(served["a"] - served["b"]) <= 2 * quantum + max(cost.values())
+
+
 # --- hashed queues ----------------------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,14 @@ from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.assembly import Assembly, assemble, engine_inbox
-from workers.config import EngineConfig, SchedulingConfig
+from workers.config import EngineConfig
 from workers.detokenizer import Detokenizer
 from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival
 from workers.runner import ModelLimits
 from workers.sampling import SamplingParams
+from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import SimulatedRunner, VirtualClock
 from workers.staging import Refused, Staged, StageJob
 
@@ -43,6 +44,8 @@ class Rig:
 
     engine_config: EngineConfig = field(default_factory=lambda: EngineConfig(max_sequences=5, step_tokens=32))
     policy: str = "htb"
+    scheduling: dict[str, object] = field(default_factory=dict)
+    """Further settings of the section."""
     num_blocks: int = 64
     stop: tuple[str, ...] = ()
     refuse: dict[str, RequestError] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Rig:
         self.inbox = engine_inbox(1_000)
         self.parts: Assembly = assemble(
             self.engine_config,
-            SchedulingConfig(policy=self.policy),
+            SchedulingConfig.model_validate({"policy": self.policy, **self.scheduling}),
             runner=self.runner,
             rates=RATES,
             max_rows=1_000,
@@ -120,6 +123,13 @@ class Rig:
             if not worked and not self.inbox:
                 return
         raise AssertionError(f"still work after {turns} turns")
+
+    def run_through(self) -> None:
+        """The same, and on to whatever time alone brings."""
+        self.run()
+        while (due_s := self.parts.engine.next_event()) is not None:
+            self.clock.advance(max(0.0, due_s - self.clock()))
+            self.run()
 
     def take(self) -> None:
         for publication in self.outbox.take_all():

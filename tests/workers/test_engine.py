@@ -1,11 +1,14 @@
 """The engine's turn, on virtual time: everything that comes in ends exactly once, and how."""
 
+from dataclasses import replace
+
 import pytest
 
+from scheduling.default_tree import default_tree
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import EOS, Rig
 from topics.errors import RequestError
-from workers.engine import Drain, Revoked
+from workers.engine import Drain, NewTree, QuotaShare, Revoked
 from workers.request import FinishReason
 
 P0, P1, P2, P3 = PriorityClass
@@ -196,3 +199,80 @@ def test_a_full_outbox_stops_dispatch_and_not_what_runs() -> None:
     rig.outbox._undelivered_bytes -= 1_000_000
     rig.run()
     assert len(rig.endings) == 8
+
+
+# --- what is turned away or lowered on arrival ------------------------------------------------------------------------
+
+
+def test_beyond_a_full_queue_a_request_is_answered_with_when_to_come_again() -> None:
+    rig = Rig(scheduling={"admission": {"full": "reject", "max_queued": 3}})
+    for number in range(20):
+        rig.arrive(f"r{number}", output=2)
+    rig.run()
+    errors = [error for ending in rig.endings.values() if ending.ending and (error := ending.ending.error)]
+    assert len(rig.endings) == 20
+    assert errors
+    assert {(error.status_code, error.code, error.queue_depth) for error in errors} == {(503, "resource_exhausted", 3)}
+    assert all(error.retry_after_s and error.retry_after_s >= 1.0 for error in errors)
+
+
+def test_beyond_its_quota_a_tenant_is_refused_or_waits() -> None:
+    quota = {"requests_per_minute": 2}
+    for over, refused in (("reject", 7), ("wait", 0)):
+        rig = Rig(scheduling={"quotas": {"tenants": {"t": {**quota, "over": over}}}})
+        for number in range(10):
+            rig.arrive(f"r{number}", output=2)
+        rig.run_through()
+        errors = [ending.ending.error for ending in rig.endings.values() if ending.ending and ending.ending.error]
+        assert [error.status_code for error in errors if error] == [429] * refused
+        assert len(rig.endings) == 10
+        # Seven wait half a minute each.
+        assert (rig.clock() > 200) is (over == "wait")
+
+
+def test_a_part_of_the_quota_is_a_part_of_the_rate() -> None:
+    rig = Rig(scheduling={"quotas": {"each_tenant": {"requests_per_second": 4}}})
+    rig.inbox.put(QuotaShare(0.25))
+    for number in range(12):
+        rig.arrive(f"r{number}", output=1)
+    rig.run_through()
+    assert len(rig.endings) == 12
+    assert rig.clock() == pytest.approx(10.0, abs=0.5), "two at once, then one a second"
+
+
+def test_a_new_tree_is_in_force_at_once_and_loses_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    for number in range(30):
+        rig.arrive(f"r{number}", output=4, priority=PriorityClass(number % 4))
+    rig.parts.engine.step()
+    rig.inbox.put(NewTree(default_tree()))
+    p0 = default_tree().classes[0]
+    rig.parts.engine.step()
+    rig.inbox.put(NewTree(replace(default_tree(), classes=(p0,))))
+    rig.run()
+    assert len(rig.endings) == 30
+    assert "the class tree stays as it was" in caplog.text
+
+
+def test_the_measured_capacity_reaches_the_tree() -> None:
+    rig = Rig()
+    told: list[float] = []
+    rig.parts.qdisc.set_capacity = lambda units_s, now: told.append(units_s)  # type: ignore[method-assign]
+    for number in range(400):
+        rig.arrive(f"r{number}", prompt=8, output=30)
+    rig.run()
+    assert told, "it was guessed from the decode rate alone"
+
+
+@pytest.mark.parametrize("cost", ["linear", "log", "measured"])
+def test_whatever_the_prices_the_books_close(cost: str) -> None:
+    rig = Rig(scheduling={"cost": cost}, num_blocks=64)
+    for number in range(40):
+        rig.arrive(f"r{number}", prompt=5 + number, output=1 + number % 30, priority=PriorityClass(number % 4))
+    rig.run()
+    ledger = rig.parts.qdisc.ledger()
+    prices = rig.parts.index.cost
+    assert len(rig.endings) == 40
+    assert ledger.open == 0
+    work = sum(prices.prompt(5 + number) + prices.output(1 + number % 30) for number in range(40))
+    assert ledger.settled == work + sum(account.preemption_cost for account in ledger.accounts)

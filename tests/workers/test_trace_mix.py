@@ -102,7 +102,7 @@ def test_time_is_stretched_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("@class=p0", "a file name, or `synthetic`, comes before"),
+        ("@class=p0", "a file name, or one of synthetic, "),
         ("a@class", "'class' is not key=value"),
         ("a@colour=red", "no key 'colour' here; known are class"),
         ("a@class=p0,class=p1", "class is given twice"),
@@ -125,3 +125,29 @@ def test_a_source_that_makes_no_sense_is_refused(text: str, says: str) -> None:
 
 def test_a_file_source_keeps_its_path() -> None:
     assert parse_source("folder/a.csv@limit=5").path == Path("folder/a.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "output"), [("chat", 1020, 129), ("code", 1469, 13), ("summarise", 2730, 167)]
+)
+def test_a_named_mix_has_the_lengths_of_its_trace(name: str, prompt: int, output: int) -> None:
+    source = parse_source(f"{name}@requests=1000,rate=5")
+    requests = mix([(source, source.synthetic())], seed=1)
+    assert sorted(request.prompt_tokens for request in requests)[500] == pytest.approx(prompt, rel=0.02)
+    assert sorted(request.output_tokens for request in requests)[500] == pytest.approx(output, rel=0.05)
+    assert requests == mix([(source, source.synthetic())], seed=1)
+
+
+def test_the_mix_of_classes_has_its_parts_and_a_source_may_name_others() -> None:
+    source = parse_source("5/60/30/5@requests=4000")
+    counts = Counter(request.priority for request in mix([(source, source.synthetic())], seed=1))
+    assert [counts[priority] / 40 for priority in PriorityClass] == pytest.approx([5, 60, 30, 5], abs=2)
+    other = parse_source("5/60/30/5@requests=10,class=p3")
+    assert {request.priority for request in mix([(other, other.synthetic())], seed=1)} == {P3}
+
+
+def test_a_named_mix_needs_a_number_and_takes_no_lengths() -> None:
+    with pytest.raises(SourceError, match="chat needs requests"):
+        parse_source("chat@rate=1")
+    with pytest.raises(SourceError, match="no key 'prompt'"):
+        parse_source("chat@requests=1,prompt=5")

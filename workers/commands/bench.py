@@ -2,6 +2,7 @@
 
   headrace bench engine      output tokens/s, TTFT and memory, beside transformers' static generate
   headrace bench delivery    request → first delta through Kafka, beside a raw aiokafka echo on the same broker
+  headrace bench scheduler   what a queueing discipline costs a request, with up to a million queued
 
 Each has its own --help. docs/benchmarks.md says how to repeat the published figures.
 """
@@ -11,11 +12,11 @@ import importlib
 
 __all__ = ["add_arguments", "run"]
 
-_BENCHMARKS = ("engine", "delivery")
+_BENCHMARKS = ("engine", "delivery", "scheduler")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="engine|delivery")
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="|".join(_BENCHMARKS))
     for name in _BENCHMARKS:
         module = importlib.import_module(f"workers.commands.bench_{name}")
         sub = benchmarks.add_parser(

@@ -5,16 +5,20 @@
   headrace serve --devices 0-7                 one worker process an accelerator
 
 The topics must exist (`headrace topics create`). SIGTERM drains: nothing new starts, what runs may finish within
-egress.drain_grace_s, the rest is left for the next worker, offsets are committed, exit code 0.
+egress.drain_grace_s, the rest is left for the next worker, offsets are committed, exit code 0. SIGHUP reads the
+class tree (scheduling.tree) again, without losing a request or a debt.
 """
 
 import argparse
 import asyncio
+import logging
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from scheduling.tree import TreeError
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection
 from workers.commands.explained import explained
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from workers.worker import Worker
 
 __all__ = ["add_arguments", "run"]
+
+log = logging.getLogger(__name__)
 
 _PASSED_ON = (
     "bootstrap_servers",
@@ -107,12 +113,21 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
                     instance=instance.name,
                     on_progress=console.print,
                 )
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_tree, worker, arguments)
                 if arguments.json:
                     await _run_announced(worker, stop, lambda: print_ready(config, model))
                 else:
                     await worker.run(stop)
         finally:
             await asyncio.to_thread(provider.shutdown)
+
+
+def _reload_tree(worker: "Worker", arguments: argparse.Namespace) -> None:
+    """SIGHUP: the class tree of the configuration file, as it is now."""
+    try:
+        worker.reload_tree(worker_config(arguments))
+    except (UsageError, TreeError) as error:
+        log.error("the class tree stays as it was: %s", error)
 
 
 async def _run_announced(worker: "Worker", stop: asyncio.Event, announce: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
+from scheduling.policies import POLICIES
 from workers.cli import UsageError
 from workers.commands.explained import explained
 from workers.config import ConfigError, WorkerConfig, load_config
@@ -60,7 +61,7 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-sequences", type=int, metavar="N", help="requests that run at once (engine.max_sequences)"
     )
-    parser.add_argument("--policy", help="the queueing discipline: htb, strict or fifo (scheduling.policy)")
+    parser.add_argument("--policy", help=f"the queueing discipline: {', '.join(POLICIES)} (scheduling.policy)")
 
 
 def worker_config(

@@ -14,6 +14,7 @@ LLMServingSim, or our own (arrival_s, prompt_tokens, output_tokens; class, tenan
   tenant=a or a:2+b:1         tenants                               limit=1000  only the first requests
   tenants=5, flows=8          so many, equally often                start=30    delay in seconds
   synthetic@…                 requests=, prompt=, output= tokens; at once where no rate= is given
+  chat@…, code@…, summarise@…, 5/60/30/5@…   named mixes with the lengths of public traces: requests=, rate=
 
 --out gets results.json (in the names of `vllm bench serve`, plus fairness), a CSV of requests and a PNG for each run,
 and report.html, which needs no other file. The same seed gives the same bytes.
@@ -33,11 +34,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scheduling.cost import CostModel
+from scheduling.cost import CostKind
 from scheduling.limits import LimitsError
 from scheduling.policies import POLICIES
 from scheduling.tree import TreeError
-from workers.assembly import batch_limits, class_tree
+from workers.assembly import batch_limits, class_tree, cost_model
 from workers.cli import UsageError
 from workers.config import ConfigError, WorkerConfig, load_config
 from workers.run_report import ReportRun, comparison, html_report
@@ -64,7 +65,9 @@ _PIPE_COLUMNS = 180
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="FILE@key=value,… or synthetic@key=value,…")
+    parser.add_argument(
+        "traces", nargs="+", metavar="TRACE", help="FILE@key=value,…, synthetic@key=value,… or a named mix"
+    )
     parser.add_argument(
         "--policy",
         action="append",
@@ -167,7 +170,7 @@ def _engine(arguments: argparse.Namespace, config: WorkerConfig, requests: Seque
         limits=batch_limits(engine, config.scheduling, guess, min(longest, num_blocks * arguments.block_size)),
         num_blocks=num_blocks,
         block_size=arguments.block_size,
-        cost=CostModel(),
+        cost=cost_model(CostKind(config.scheduling.cost), guess, engine.max_sequences),
         max_tokens=arguments.max_tokens,
         known_lengths=arguments.lengths == "known",
         staging_s=arguments.staging_ms / 1000,

@@ -1,0 +1,30 @@
+"""What disciplines without a class tree answer where only a tree would have something to say.
+
+Knows nothing. A policy that orders requests by class, client or arrival inherits these and adds its order.
+"""
+
+from scheduling.priority import PriorityClass
+from scheduling.tree import TreeConfig
+
+__all__ = ["Flat"]
+
+
+class Flat:
+    """The part of `scheduling.discipline.Discipline` that is about rates, limits and the past."""
+
+    def next_event(self, now: float) -> float | None:
+        """No hard limit blocks anything."""
+        return None
+
+    def borrowed_cost(self, priority: PriorityClass) -> int:
+        """Nobody has a rate, so nobody borrows."""
+        return 0
+
+    def set_capacity(self, units_s: float, now: float) -> None:
+        """No rate is a share of anything."""
+
+    def reload(self, config: TreeConfig, now: float) -> None:
+        """There is no tree."""
+
+    def close(self) -> None:
+        """Nothing is remembered."""
