@@ -225,10 +225,10 @@ class Worker:
     async def _check_topics(self) -> None:
         async with KafkaAdmin(self._kafka) as admin:
             problems = await check_topics(admin, self._catalogue, labels=self._config.classes)
+            cluster = await admin.cluster()
         for problem in problems:
             if problem.severity is Severity.WARNING:
                 log.warning("%s", problem)
-            cluster = await admin.cluster()
         served = {self._catalogue.requests(priority.label) for priority in self._classes}
         self._partitions = sum(topic.partitions for topic in cluster.topics.values() if topic.name in served)
         errors = [str(problem) for problem in problems if problem.severity is Severity.ERROR]

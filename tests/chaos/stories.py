@@ -32,6 +32,7 @@ async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) ->
         await workers.kill_one(PLACES[number % len(PLACES)], visits=chance.randint(2, 5))
     left = requests - len(set(workers.seen))
     last = await workers.start()
+    await last.until_ready()
     await workers.answered(requests)
     last.signal(signal.SIGTERM)
     await last.ended.wait()
@@ -49,7 +50,7 @@ async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: 
     hook = {"place": place, "visits": 4, "act": "SIGSTOP", "times": stops}
     sleeper = await workers.start(hook=hook, mutation=mutation)
     other = await workers.start(mutation=mutation)
-    await asyncio.gather(sleeper.ready.wait(), other.ready.wait())
+    await asyncio.gather(sleeper.until_ready(), other.until_ready())
     for _ in range(stops):
         # The hook sees each transaction: enough of them come, whatever the batches are.
         while sleeper.at.empty():
@@ -85,12 +86,13 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
     await workers.send(requests)
     for number in range(1, bounces + 1):
         worker = await workers.start()
-        await worker.ready.wait()
+        await worker.until_ready()
         await workers.answered(min(number * requests // (bounces + 1), len(set(workers.seen)) + 50))
         await asyncio.sleep(chance.uniform(0.0, 0.1))
         worker.signal(signal.SIGTERM if clean else signal.SIGKILL)
         await worker.ended.wait()
     last = await workers.start()
+    await last.until_ready()
     await workers.answered(requests)
     last.signal(signal.SIGTERM)
     await last.ended.wait()
@@ -100,7 +102,7 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
 async def broker_bounced(workers: Crew, broker: LocalBroker, *, clean: bool, away_s: Sequence[float]) -> list[str]:
     """The broker stopped or killed under two workers, each time for so long, while requests come."""
     crew = [await workers.start() for _ in range(2)]
-    await asyncio.gather(*(worker.ready.wait() for worker in crew))
+    await asyncio.gather(*(worker.until_ready() for worker in crew))
     for seconds in away_s:
         await workers.send(400)
         await workers.answered(len(workers.sent) - 300)
