@@ -88,7 +88,7 @@ class _Bench:
         self._replies: TerminalReplies = (
             TransactionalReplies(
                 kafka,
-                self._consumer,
+                self._consumer.offsets,
                 role="bench",
                 transactional_id=f"{catalogue.group(_LABEL)}.bench",
                 maps_topic=catalogue.offsets,

@@ -401,7 +401,7 @@ class Worker:
             return AtLeastOnceReplies(ReplyProducer(self._kafka, priority.label), consumer.complete)
         return TransactionalReplies(
             self._kafka,
-            consumer,
+            consumer.offsets,
             role=f"replies-{priority.label}",
             transactional_id=f"{self._catalogue.group(priority.label)}.{instance}",
             maps_topic=self._catalogue.offsets,

@@ -144,6 +144,8 @@ class Crew:
                 "topic_prefix": self.catalogue.prefix,
                 "group_prefix": self.catalogue.group_prefix,
                 "session_timeout_ms": _SESSION_MS,
+                # A stopped worker's transaction stays open, however slow the machine is.
+                "transaction_timeout_ms": 60_000,
             },
             "engine": {"max_sequences": 16, "dtype": "float32"},
         }

@@ -17,11 +17,12 @@ __all__ = [
     "commit_first",
     "joined_and_left",
     "killed_again_and_again",
+    "read_past_open_transactions",
     "stopped_and_woken",
 ]
 
-_STOPPED_S = 4.0
-"""How long the other worker has after it has taken over; before the transaction's time-out."""
+_STOPPED_S = 3.0
+"""How long the other worker has after it has taken over."""
 
 
 async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) -> list[str]:
@@ -42,7 +43,9 @@ async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) ->
     return told
 
 
-async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: str | None = None) -> list[str]:
+async def stopped_and_woken(
+    workers: Crew, *, place: str, stops: int, mutation: str | None = None, stopped_s: float = _STOPPED_S
+) -> list[str]:
     """Two workers share the partitions. One stops itself (SIGSTOP) in a transaction, past its session time-out; the
     other takes its partitions over; then the first wakes up and goes on with what it was about. The transaction's
     time-out is longer than the session's, so it may still be committed.
@@ -60,7 +63,7 @@ async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: 
         workers.kills[sleeper.at.get_nowait()] += 1
         await workers.members(1)
         try:
-            async with asyncio.timeout(_STOPPED_S):
+            async with asyncio.timeout(stopped_s):
                 await workers.answered(len(workers.sent))
         except TimeoutError:
             pass  # as it should be: what stands in the open transaction is nobody's to answer before its end
@@ -70,6 +73,11 @@ async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: 
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
     return await workers.problems()
+
+
+async def read_past_open_transactions(workers: Crew) -> list[str]:
+    """A mutation: the new owner does not wait for the old one's transaction, and has time to answer the same again."""
+    return await stopped_and_woken(workers, place="before-end", stops=1, mutation="unstable", stopped_s=10.0)
 
 
 async def commit_first(workers: Crew) -> list[str]:

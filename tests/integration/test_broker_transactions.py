@@ -46,7 +46,7 @@ class Scene:
         )
         self.replies = TransactionalReplies(
             settings,
-            self.consumer,
+            self.consumer.offsets,
             role="replies-p0",
             transactional_id=f"{catalogue.group('p0')}.{instance}",
             maps_topic=catalogue.offsets,
@@ -75,7 +75,7 @@ class Scene:
     async def progress(self, number: int = 0) -> Progress | None:
         """What the group has committed, once it is stable."""
         (place,) = self.consumer._assignment.current([number])
-        while place not in (found := await self.consumer.read_progress([place])):  # noqa: ASYNC110 - only Kafka knows
+        while place not in (found := await self.consumer.offsets.read_progress([place])):  # noqa: ASYNC110 - only Kafka knows
             await asyncio.sleep(0.02)
         return found[place]
 
@@ -153,7 +153,7 @@ async def test_replies_and_the_progress_of_their_requests_become_visible_togethe
     assert outcomes == [Fate.DELIVERED] * 3
     assert await visible(3) == [b"re: 0", b"re: 2", b"re: 3"]
     assert await worker.progress() == Progress(1, (CompletedRun(2, 3),))
-    assert worker.replies.transactions == 1
+    assert worker.replies.transactions().committed == 1
     worker.consumer.check_integrity()
 
 
@@ -210,11 +210,11 @@ async def test_a_refused_generation_ends_in_lost_replies_that_nobody_sees(
     await produce(texts(0, 2))
     worker = await scene()
     await worker.receive(2)
-    member = worker.consumer.member
-    worker.consumer._member = GroupMember(member.group, member.member_id, member.generation - 1)
+    member = worker.consumer.offsets.member
+    worker.consumer.offsets._member = GroupMember(member.group, member.member_id, member.generation - 1)
     assert await worker.replies.deliver([worker.reply(b"0")]) == [Fate.LOST]
-    assert worker.replies.fenced == 1
-    worker.consumer._member = member
+    assert worker.replies.transactions().fenced == 1
+    worker.consumer.offsets._member = member
     assert await worker.replies.deliver([worker.reply(b"1")]) == [Fate.DELIVERED]
     assert await visible(1) == [b"re: 1"]
 
@@ -271,7 +271,7 @@ async def test_a_start_under_the_same_name_ends_what_a_killed_worker_left_open(
     dying.cancel()
     await asyncio.wait({dying})
     (place,) = killed.consumer._assignment.current([0])
-    assert await killed.consumer.read_progress([place]) == {}, "its offset is not stable"
+    assert await killed.consumer.offsets.read_progress([place]) == {}, "its offset is not stable"
 
     heir = Scene(killed.consumer._settings, killed.catalogue, "host-0")
     await heir.replies.start()
@@ -282,16 +282,20 @@ async def test_a_start_under_the_same_name_ends_what_a_killed_worker_left_open(
         await heir.replies.stop()
 
 
-async def test_a_static_member_that_was_replaced_under_its_name_commits_nothing_more(
+async def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     scene: NewScene, produce: Produce, visible: Visible
 ) -> None:
     await produce(texts(0, 2))
     old = await scene("host-0", "static-0")
     await old.receive(2)
+    late = old.reply(b"0")
+    member = old.consumer.offsets.member
+    await old.consumer.stop()
     new = await scene("host-1", "static-0")
     await new.receive(2)
-    assert new.consumer.member.generation == old.consumer.member.generation, "no rebalance"
-    assert await old.replies.deliver([old.reply(b"0")]) == [Fate.LOST]
+    assert new.consumer.offsets.member.generation == member.generation
+    assert new.consumer.offsets.member.member_id != member.member_id
+    assert await old.replies.deliver([late]) == [Fate.LOST]
     assert await new.replies.deliver([new.reply(value) for value in texts(0, 2)]) == [Fate.DELIVERED] * 2
     assert await visible(2) == [b"re: 0", b"re: 1"]
 
@@ -304,7 +308,7 @@ async def test_a_map_without_room_in_the_commit_stands_in_a_record_of_the_transa
     first = await scene()
     await first.receive(40)
     await first.replies.deliver([first.reply(value) for value in texts(0, 40)[1::2]])
-    assert first.replies.overflowed_maps == 1
+    assert first.replies.transactions().overflowed_maps == 1
     await first.consumer.stop()
     second = await scene("host-1")
     assert await second.receive(20) == texts(0, 40)[0::2]
