@@ -8,7 +8,7 @@ import random
 import signal
 from collections.abc import Sequence
 
-from tests.chaos.crew import PLACES, Crew
+from tests.chaos.crew import PLACES, Crew, Member
 from topics.local_broker import LocalBroker
 
 __all__ = [
@@ -55,12 +55,7 @@ async def stopped_and_woken(
     other = await workers.start(mutation=mutation)
     await asyncio.gather(sleeper.until_ready(), other.until_ready())
     for _ in range(stops):
-        # The hook sees each transaction: enough of them come, whatever the batches are.
-        while sleeper.at.empty():
-            await workers.send(60)
-            await workers.answered(len(workers.sent) - 40)
-            await asyncio.sleep(0.2)
-        workers.kills[sleeper.at.get_nowait()] += 1
+        workers.kills[await _stopped(workers, sleeper)] += 1
         await workers.members(1)
         try:
             async with asyncio.timeout(stopped_s):
@@ -73,6 +68,19 @@ async def stopped_and_woken(
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
     return await workers.problems()
+
+
+async def _stopped(workers: Crew, sleeper: Member) -> str:
+    """Send requests until the worker's hook has stopped it: the place. It counts transactions, whose number varies."""
+    stopped = asyncio.create_task(sleeper.at.get())
+    while not stopped.done():
+        await workers.send(60)
+        # The open transaction of a stopped worker hides what is answered behind it.
+        answered = asyncio.create_task(workers.answered(len(workers.sent) - 40))
+        await asyncio.wait({stopped, answered}, return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
+        await asyncio.wait({answered})
+    return stopped.result()
 
 
 async def read_past_open_transactions(workers: Crew) -> list[str]:
