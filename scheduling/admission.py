@@ -70,8 +70,9 @@ class Admission:
         self._longest_promised = longest_promised
         self._strict_classes = strict_classes
         self._by_right: set[int] = set()
-        """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary one:
-        its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used.)"""
+        """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary
+        one: its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used
+        again.)"""
         self._first_admissions = 0
         self._readmissions = 0
         self._evicted = False

@@ -16,6 +16,7 @@ another, wakes up and commits a transaction with answers that the other gives as
 A generation of −1 stands for "no member" and is let through unfenced by the broker: it is never sent.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -44,19 +45,30 @@ __all__ = [
     "fetch_stable_offsets",
     "group_member",
     "read_positions_stably",
+    "wait_for_stable_offsets",
 ]
 
 logger = logging.getLogger(__name__)
 
 _UNSTABLE_OFFSET_COMMIT = 88
 _UNKNOWN_OFFSET = -1
-_FENCED = {22: "its generation is over", 25: "the group has no such member", 27: "the group rebalances"} | {
-    82: "another process has its instance id"
+_ASK_AGAIN_S = 0.05
+_REBALANCE_IN_PROGRESS = 27
+_FENCED = {
+    22: "its generation is over",
+    25: "the group has no such member",
+    _REBALANCE_IN_PROGRESS: "the group rebalances",
+    82: "another process has its instance id",
 }
 
 
 class CommitFencedError(Exception):
     """The group has moved on: this member may not commit for these partitions. The transaction can only be aborted."""
+
+    def __init__(self, message: str, *, for_good: bool) -> None:
+        """`for_good`: nothing that came under this member and generation can ever be committed."""
+        super().__init__(message)
+        self.for_good = for_good
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +194,10 @@ class _FencedCommit(TxnOffsetCommitHandler):  # type: ignore[misc] # aiokafka is
         for _, entries in plain:
             for _, code in entries:
                 if code in _FENCED:
-                    error = CommitFencedError(f"a commit of {self._member} was refused: {_FENCED[code]}")
+                    error = CommitFencedError(
+                        f"a commit of {self._member} was refused: {_FENCED[code]}",
+                        for_good=code != _REBALANCE_IN_PROGRESS,
+                    )
                     _, _, waiting = self._sender._txn_manager._pending_txn_offsets.popleft()
                     waiting.set_exception(error)
                     return None
@@ -205,7 +220,7 @@ async def commit_in_transaction(
     Raises `CommitFencedError` (then only `abort_transaction` is left, and the producer goes on) and `KafkaError`.
     """
     if member.generation < 0:
-        raise CommitFencedError(f"{member} is no member of its group")
+        raise CommitFencedError(f"{member} is no member of its group", for_good=True)
     sender = producer._sender
 
     async def fenced(committed: Mapping[TopicPartition, Any], _group: str) -> None:
@@ -308,6 +323,23 @@ async def fetch_stable_offsets(
             known = None if offset == _UNKNOWN_OFFSET else CommittedOffset(offset, metadata or "")
             stable[TopicPartition(topic, partition)] = known
     return stable
+
+
+async def wait_for_stable_offsets(
+    consumer: Any, partitions: Collection[TopicPartition], *, timeout_s: float
+) -> dict[TopicPartition, CommittedOffset | None]:
+    """The same of all of them, however often it must be asked. Raises `TimeoutError`, `KafkaError`."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            try:
+                stable = await fetch_stable_offsets(consumer, partitions)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                stable = {}
+            if len(stable) == len(partitions):
+                return stable
+            await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def _raise_for(coordinator: Any, code: int) -> None:

@@ -85,6 +85,9 @@ async def _abandon(producer: Any) -> None:
     client.force_metadata_update = _no_metadata
     if client._md_update_fut is not None and not client._md_update_fut.done():
         client._md_update_fut.set_result(False)
+    if producer._txn_manager is not None and (ending := producer._txn_manager.wait_for_transaction_end()) is not None:
+        # Its failure is seen: whoever waited for it was told by the call that failed.
+        ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     await closes_within(client.close(), _ABANDON_STEP_S, "a Kafka producer's client")
     await closes_within(producer._sender.close(), _ABANDON_STEP_S, "a Kafka producer's sender")
     # Only now that nothing works on the batches any more: fail what is left, and with it a flush that waits for it.

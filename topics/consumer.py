@@ -38,15 +38,9 @@ from aiokafka.errors import (
 )
 
 from topics.aiokafka_consumer import close_consumer, inbound_record, log_range, open_consumer, seek_to_the_start
-from topics.aiokafka_fencing import (
-    CommittedOffset,
-    GroupMember,
-    fetch_stable_offsets,
-    group_member,
-    read_positions_stably,
-)
+from topics.aiokafka_fencing import read_positions_stably
 from topics.aiokafka_producer import KafkaUnavailableError
-from topics.assignment import Assignment, PartitionEpoch, Progress
+from topics.assignment import Assignment, PartitionEpoch
 from topics.assignment_callbacks import AssignmentCallbacks, OnAssigned, OnRevoked
 from topics.committed_progress import CommittedProgress
 from topics.consumer_statistics import ConsumerStatistics
@@ -54,6 +48,7 @@ from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
+from topics.owned_offsets import OwnedOffsets
 from topics.record import InboundRecord
 from topics.replacement_pauses import ReplacementPauses
 
@@ -85,6 +80,7 @@ class ClassConsumer:
         on_revoked: OnRevoked | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
         maps_topic: str | None = None,
+        instance_id: str | None = None,
         session_timeout_ms: int = 10_000,
         commit_interval_s: float = 0.5,
         commit_timeout_s: float = 5.0,
@@ -97,6 +93,9 @@ class ClassConsumer:
         """`settle` returns when no transaction is open; whoever gives it commits. None: this consumer commits.
 
         `maps_topic`: where maps of completed offsets stand that outgrow their commit.
+
+        `instance_id`: static membership (KIP-345). Whoever comes back under it within the session time-out gets the
+        same partitions without a rebalance, and leaving in order doesn't give them back either. None: dynamic.
 
         `fetch_max_bytes` bounds what is fetched ahead, from each broker.
 
@@ -116,6 +115,7 @@ class ClassConsumer:
         self._max_bytes = max_bytes
         self._arguments: dict[str, Any] = {
             "group_id": group,
+            "group_instance_id": instance_id,
             "session_timeout_ms": session_timeout_ms,
             "heartbeat_interval_ms": session_timeout_ms // 4,
             "max_poll_interval_ms": 300_000,
@@ -129,8 +129,8 @@ class ClassConsumer:
         self._assignment = Assignment(topic)
         self._commits = OffsetCommits(self._assignment, group, timeout_s=commit_timeout_s)
         self._committed = CommittedProgress(settings, group, maps_topic, timeout_s=connect_timeout_s)
-        self._member: GroupMember | None = None
-        """Under which the epochs that last were begun."""
+        self.offsets = OwnedOffsets(self._assignment, self._committed, timeout_s=connect_timeout_s)
+        """For whoever commits in our place."""
         self._paused = False
         self._stopping = asyncio.Event()
         self._has_assignment = asyncio.Event()
@@ -176,6 +176,7 @@ class ClassConsumer:
         finally:
             if self._consumer is not None:
                 consumer, self._consumer = self._consumer, None
+                self.offsets.consumer = None
                 await close_consumer(consumer, timeout_s=self._connect_timeout_s)
             # Only a poll that waits for an assignment is still there; its consumer is gone, so it may be cancelled.
             for task in (self._pump, self._committer):
@@ -232,36 +233,6 @@ class ClassConsumer:
         if self._consumer is not None and self._settle is None:
             await self._commits.commit(self._consumer)
 
-    # --- for whoever commits in our place ---------------------------------------------------------------------------
-
-    def owns(self, partition: PartitionEpoch) -> bool:
-        """Whether this epoch lasts, as far as we know: the group may know better."""
-        return self._assignment.owns(partition)
-
-    def outlook(self, partition: PartitionEpoch, offsets: Collection[int]) -> Progress | None:
-        """The epoch's progress when these offsets, too, are complete. None: it is over."""
-        return self._assignment.outlook(partition, offsets)
-
-    @property
-    def member(self) -> GroupMember:
-        """Under whose name progress of the epochs that last is committed."""
-        assert self._member is not None, "no epoch was begun yet"
-        return self._member
-
-    async def read_progress(self, partitions: Collection[PartitionEpoch]) -> dict[PartitionEpoch, Progress | None]:
-        """What the group has committed, as of now. What is not stable yet, or can't be read, is left out: ask again."""
-        if self._consumer is None:
-            return {}
-        places = {TopicPartition(each.topic, each.partition): each for each in partitions}
-        found: dict[PartitionEpoch, Progress | None] = {}
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                for place, committed in (await fetch_stable_offsets(self._consumer, places)).items():
-                    found[places[place]] = await self._committed.read(place, committed)
-        except (KafkaError, TimeoutError) as error:
-            logger.info("what the group %s has committed can't be read yet: %r", self._group, error)
-        return found
-
     @property
     def unhealthy(self) -> str | None:
         """Why this consumer can't be relied on now; None: all is well (again)."""
@@ -306,9 +277,9 @@ class ClassConsumer:
         consumer = await open_consumer(
             self._settings, self._topic, timeout_s=self._connect_timeout_s, **self._arguments
         )
-        read_positions_stably(consumer, self._on_committed)
+        read_positions_stably(consumer, self.offsets.on_committed)
         consumer.subscribe([self._topic], listener=_Listener(self))
-        self._consumer = consumer
+        self._consumer = self.offsets.consumer = consumer
         return consumer
 
     async def _run(self, consumer: Any) -> None:
@@ -321,7 +292,7 @@ class ClassConsumer:
             logger.warning("the consumer of %s is replaced in %g s after %r", self._topic, pause_s, failure)
             self._rebuilds += 1
             self._fault = f"replaced after {failure!r}"
-            self._consumer = None
+            self._consumer = self.offsets.consumer = None
             await self._lose(self._assignment.partitions)
             await close_consumer(consumer, timeout_s=self._connect_timeout_s)
             if await self._stopping_within(pause_s):
@@ -462,12 +433,8 @@ class ClassConsumer:
         self._assignment.end(epochs)
         await self._owner.revoked(epochs)
 
-    async def _on_committed(self, place: TopicPartition, committed: CommittedOffset | None) -> None:
-        self._assignment.adopt(place.partition, await self._committed.read(place, committed))
-
     def _begin(self, partitions: Collection[int]) -> None:
-        if self._consumer is not None:
-            self._member = group_member(self._consumer)
+        self.offsets.begun()
         self._owner.begun(self._assignment.begin(partitions))
 
     def _apply_pause(self) -> None:

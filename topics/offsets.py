@@ -11,17 +11,18 @@ refused, as a value: work of an assignment that is gone must not move the base o
 the same offset there (parallel-consumer#909).
 
 Records are handed out in rising order, so an offset below the highest one that was not handed out will never come:
-compaction removed it, or a transaction marker stands there. Such holes count as complete. Hence the whole state is a
-sorted list of the pending offsets and one number; what is complete is what lies between them. Memory is bounded by
-the pending records. Completing costs a binary search and a deletion from a list, some microseconds at 100,000.
+compaction removed it, or a transaction marker stands there. Such holes count as complete. So between base and the next
+offset everything is either pending or in a run of complete offsets, and the runs are what is kept: they are what a
+commit must tell, and of a long backlog that has hardly begun there are few. Completing costs a binary search and an
+insertion into two lists.
 
 Limit: holes at the very end of a partition are passed only when a record follows them.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -58,17 +59,69 @@ class OffsetStatistics:
     """From base to behind the highest offset that was inserted."""
 
 
+@dataclass(slots=True)
+class _Stretch:
+    """From base to the next offset: runs of complete offsets, with pending ones between them. None begins at base."""
+
+    base: int
+    next: int
+    """One above the highest offset that was inserted."""
+    firsts: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+
+    def copy(self) -> "_Stretch":
+        return _Stretch(self.base, self.next, self.firsts.copy(), self.lasts.copy())
+
+    def pends(self, offset: int) -> bool:
+        if not self.base <= offset < self.next:
+            return False
+        at = bisect_right(self.firsts, offset) - 1
+        return at < 0 or self.lasts[at] < offset
+
+    def complete(self, offset: int) -> None:
+        """One that pends."""
+        at = bisect_right(self.firsts, offset)
+        joins_left = at > 0 and self.lasts[at - 1] == offset - 1
+        joins_right = at < len(self.firsts) and self.firsts[at] == offset + 1
+        if joins_left and joins_right:
+            self.lasts[at - 1] = self.lasts[at]
+            del self.firsts[at], self.lasts[at]
+        elif joins_left:
+            self.lasts[at - 1] = offset
+        elif joins_right:
+            self.firsts[at] = offset
+        else:
+            self.firsts.insert(at, offset)
+            self.lasts.insert(at, offset)
+        self._rise()
+
+    def skip_to(self, end: int) -> None:
+        """All from the next offset up to `end` are complete."""
+        if end <= self.next:
+            return
+        if self.lasts and self.lasts[-1] == self.next - 1:
+            self.lasts[-1] = end - 1
+        else:
+            self.firsts.append(self.next)
+            self.lasts.append(end - 1)
+        self.next = end
+        self._rise()
+
+    def _rise(self) -> None:
+        if self.firsts and self.firsts[0] == self.base:
+            self.base = self.lasts[0] + 1
+            del self.firsts[0], self.lasts[0]
+
+
 class CompletionTracker:
     """One partition. Refuses everything until `start` begins an assignment, and again after `end`."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None
-        self._pending: list[int] = []
-        """Inserted and not complete, rising."""
-        self._next = 0
-        """One above the highest offset that was inserted; below it, what is not pending is complete."""
+        self._stretch = _Stretch(0, 0)
+        self._resident = 0
         self._adopted: deque[CompletedRun] = deque()
-        """Beyond `_next`: complete by the last owner's word, rising and disjoint."""
+        """Beyond the stretch: complete by the last owner's word, rising and disjoint."""
         self._completions = 0
 
     @property
@@ -78,7 +131,7 @@ class CompletionTracker:
     @property
     def base(self) -> int:
         """The lowest offset that is not complete: what is committed."""
-        return self._pending[0] if self._pending else self._next
+        return self._stretch.base
 
     @property
     def completions(self) -> int:
@@ -94,8 +147,8 @@ class CompletionTracker:
         assert self._epoch is None or epoch > self._epoch, f"epoch {epoch} after {self._epoch}"
         assert base >= 0, f"{base = }"
         self._epoch = epoch
-        self._pending = []
-        self._next = base
+        self._stretch = _Stretch(base, base)
+        self._resident = 0
         self._adopted = deque(completed)
         self._pass_adopted()
         self.check_integrity()
@@ -108,17 +161,19 @@ class CompletionTracker:
         """A record is handed out. Offsets rise, with or without holes between them. None: taken."""
         if epoch != self._epoch:
             return OffsetRefusal.STALE_EPOCH
-        if offset < self._next:
+        stretch = self._stretch
+        if offset < stretch.next:
             return OffsetRefusal.SEEN
         while self._adopted and self._adopted[0].last < offset:
             self._adopted.popleft()
         if self._adopted and self._adopted[0].first <= offset:
             # Done by the last owner; so are, one way or another, all offsets below that are not pending.
-            self._next = self._adopted.popleft().last + 1
+            stretch.skip_to(self._adopted.popleft().last + 1)
             self._pass_adopted()
             return OffsetRefusal.SEEN
-        self._pending.append(offset)
-        self._next = offset + 1
+        stretch.skip_to(offset)
+        stretch.next = offset + 1
+        self._resident += 1
         self._pass_adopted()
         return None
 
@@ -126,10 +181,10 @@ class CompletionTracker:
         """A record is done: answered, and the answer acknowledged. None: taken; `base` may have risen."""
         if epoch != self._epoch:
             return OffsetRefusal.STALE_EPOCH
-        at = bisect_left(self._pending, offset)
-        if at == len(self._pending) or self._pending[at] != offset:
+        if not self._stretch.pends(offset):
             return OffsetRefusal.NOT_PENDING
-        del self._pending[at]
+        self._stretch.complete(offset)
+        self._resident -= 1
         self._completions += 1
         return None
 
@@ -138,7 +193,7 @@ class CompletionTracker:
 
         With `base` this is all that the partition's next owner must know. Valid until the next change.
         """
-        return self._runs_between(self._pending)
+        return self._runs_of(self._stretch)
 
     def outlook(self, epoch: int, offsets: Collection[int]) -> tuple[int, list[CompletedRun]] | None:
         """Base and runs as they will be when these offsets, too, are complete. None: the epoch is over.
@@ -147,36 +202,41 @@ class CompletionTracker:
         """
         if epoch != self._epoch:
             return None
-        pending = [offset for offset in self._pending if offset not in offsets]
-        return pending[0] if pending else self._next, list(self._runs_between(pending))
+        stretch = self._stretch.copy()
+        for offset in offsets:
+            if stretch.pends(offset):
+                stretch.complete(offset)
+        return stretch.base, list(self._runs_of(stretch))
 
-    def _runs_between(self, pending: Sequence[int]) -> Iterator[CompletedRun]:
-        for at, offset in enumerate(pending, start=1):
-            following = pending[at] if at < len(pending) else self._next
-            if following > offset + 1:
-                yield CompletedRun(offset + 1, following - 1)
+    def _runs_of(self, stretch: _Stretch) -> Iterator[CompletedRun]:
+        yield from map(CompletedRun, stretch.firsts, stretch.lasts)
         yield from self._adopted
 
     def statistics(self) -> OffsetStatistics:
-        span = self._next - self.base
+        span = self._stretch.next - self.base
         adopted = sum(run.last - run.first + 1 for run in self._adopted)
         return OffsetStatistics(
             epoch=self._epoch,
             base=self.base,
-            resident=len(self._pending),
-            completed_beyond_base=span - len(self._pending) + adopted,
+            resident=self._resident,
+            completed_beyond_base=span - self._resident + adopted,
             span=span,
         )
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` if the parts contradict one another."""
-        assert self._pending == sorted(set(self._pending)), "pending offsets out of order"
-        assert not self._pending or self._pending[-1] < self._next, f"{self._pending[-1]} ≥ {self._next}"
-        end = self._next
+        stretch = self._stretch
+        assert stretch.base <= stretch.next, f"base {stretch.base} beyond {stretch.next}"
+        end, complete = stretch.base, 0
+        for first, last in zip(stretch.firsts, stretch.lasts, strict=True):
+            assert end < first <= last < stretch.next, f"{first}–{last} is not a run of its own beyond {end}"
+            end, complete = last + 1, complete + last - first + 1
+        assert stretch.next - stretch.base - complete == self._resident, f"{self._resident} pending"
+        end = stretch.next
         for run in self._adopted:
             assert end < run.first <= run.last, f"{run} is not a run beyond {end}"
             end = run.last + 1
 
     def _pass_adopted(self) -> None:
-        while self._adopted and self._adopted[0].first <= self._next:
-            self._next = max(self._next, self._adopted.popleft().last + 1)
+        while self._adopted and self._adopted[0].first <= self._stretch.next:
+            self._stretch.skip_to(self._adopted.popleft().last + 1)

@@ -16,8 +16,8 @@ happened. The producer is given up and opened again under the same transactional
 one way or the other; then what is committed is read again, stably; replies that it covers are delivered, the rest is
 sent again.
 
-**When the group refuses the commit** (this member's generation is over) the transaction is aborted, and tried again
-until the consumer has noticed as well and its epochs end: then the replies are lost to us, and the next owner answers.
+**When the group refuses the commit** (this member's generation is over) the transaction is aborted and the replies are
+lost to us: the next owner answers.
 
 Every wait has a deadline, for aiokafka's own have none (aiokafka#1101, #1039).
 
@@ -28,25 +28,26 @@ size, so the caller batches. Limit: one transaction at a time for a class, so ab
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any, Protocol
+from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import BrokerResponseError, KafkaError
 
-from topics.aiokafka_fencing import CommitFencedError, CommittedOffset, GroupMember, commit_in_transaction
+from topics.aiokafka_fencing import CommitFencedError, CommittedOffset, commit_in_transaction
 from topics.aiokafka_producer import KafkaUnavailableError, close_producer, open_producer, producer_is_broken
 from topics.assignment import PartitionEpoch, Progress
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import KnownTopics, RecordRefusedError, hopeless
 from topics.offset_map import MapPlace, encode_map, place_text, text_of
-from topics.offsets import OffsetRefusal
+from topics.owned_offsets import OwnedOffsets
 from topics.record_producer import ProducerStatistics, ProducerStoppedError
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, Outcome, TerminalReply
 
-__all__ = ["OffsetOwner", "TransactionalReplies"]
+__all__ = ["TransactionStatistics", "TransactionalReplies"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,19 +55,13 @@ _BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Between attempts; the last one repeats."""
 
 
-class OffsetOwner(Protocol):
-    """The class's consumer, as far as a transaction needs it."""
-
-    @property
-    def member(self) -> GroupMember: ...
-
-    def owns(self, partition: PartitionEpoch) -> bool: ...
-
-    def outlook(self, partition: PartitionEpoch, offsets: Collection[int]) -> Progress | None: ...
-
-    def complete(self, partition: PartitionEpoch, offset: int) -> OffsetRefusal | None: ...
-
-    async def read_progress(self, partitions: Collection[PartitionEpoch]) -> dict[PartitionEpoch, Progress | None]: ...
+@dataclass(frozen=True, slots=True)
+class TransactionStatistics:
+    committed: int
+    fenced: int
+    """Aborted because the group had moved on."""
+    overflowed_maps: int
+    """Maps of completed offsets that did not fit into their commit: many records wait before many that are done."""
 
 
 class _RefusedInTransactionError(Exception):
@@ -83,7 +78,7 @@ class TransactionalReplies:
     def __init__(
         self,
         settings: KafkaSettings,
-        offsets: OffsetOwner,
+        offsets: OwnedOffsets,
         *,
         role: str,
         transactional_id: str,
@@ -117,7 +112,7 @@ class TransactionalReplies:
         self._in_flight_records = self._in_flight_bytes = 0
         self._acknowledged = self._refused = self._rebuilds = 0
         self._last_error: str | None = None
-        self.transactions = self.fenced = self.overflowed_maps = 0
+        self._committed = self._fenced = self._overflowed_maps = 0
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -152,6 +147,9 @@ class TransactionalReplies:
             rebuilds=self._rebuilds,
             last_error=self._last_error,
         )
+
+    def transactions(self) -> TransactionStatistics:
+        return TransactionStatistics(self._committed, self._fenced, self._overflowed_maps)
 
     # --- delivery -------------------------------------------------------------------------------------------------
 
@@ -197,9 +195,12 @@ class TransactionalReplies:
             batch = work.batch()
             await self._transact(batch)
         except CommitFencedError as error:
-            self.fenced += 1
+            self._fenced += 1
             logger.info("%s: %s", self._role, error)
-            return False
+            if error.for_good:
+                for place in batch:
+                    work.settle(place, Fate.LOST)
+            return error.for_good
         except _RefusedInTransactionError as error:
             work.refuse(error.refusals)
             return True
@@ -227,13 +228,13 @@ class TransactionalReplies:
                 await self._send_all(producer, batch)
                 # Together: a later member must not vouch for the progress of an earlier assignment.
                 progress, member = self._outlook(batch), self._offsets.member
-                offsets = {place: await self._committed(producer, place, each) for place, each in progress.items()}
+                offsets = {place: await self._commit_of(producer, place, each) for place, each in progress.items()}
                 await commit_in_transaction(producer, offsets, member)
             except (CommitFencedError, _RefusedInTransactionError):
                 await producer.abort_transaction()
                 raise
             await producer.commit_transaction()
-        self.transactions += 1
+        self._committed += 1
 
     async def _send_all(self, producer: Any, batch: Mapping[int, TerminalReply]) -> None:
         sent: dict[int, asyncio.Future[Any]] = {}
@@ -263,18 +264,18 @@ class TransactionalReplies:
         for partition, completed in offsets.items():
             outlook = self._offsets.outlook(partition, completed)
             if outlook is None:
-                raise CommitFencedError(f"{partition.topic}-{partition.partition} was revoked")
+                raise CommitFencedError(f"{partition.topic}-{partition.partition} was revoked", for_good=False)
             progress[TopicPartition(partition.topic, partition.partition)] = outlook
         return progress
 
-    async def _committed(self, producer: Any, place: TopicPartition, progress: Progress) -> CommittedOffset:
+    async def _commit_of(self, producer: Any, place: TopicPartition, progress: Progress) -> CommittedOffset:
         """What stands in the commit; a map without room in it goes before."""
         if not progress.runs:
             return CommittedOffset(progress.base, "")
         body = encode_map(progress.base, progress.runs)
         text = text_of(body)
         if text is None:
-            self.overflowed_maps += 1
+            self._overflowed_maps += 1
             key = f"{self._offsets.member.group}/{place.topic}/{place.partition}".encode()
             sent = await (await _send(producer, OutboundRecord(self._maps_topic, None, key, body)))
             text = place_text(MapPlace(sent.partition, sent.offset))
@@ -346,7 +347,7 @@ class _Work:
         del self.left[place]
         self._settled[place] = outcome
 
-    def lose(self, offsets: OffsetOwner) -> None:
+    def lose(self, offsets: OwnedOffsets) -> None:
         """What belongs to epochs that are over."""
         for place, reply in list(self.left.items()):
             if not offsets.owns(reply.partition):

@@ -88,7 +88,7 @@ class _Bench:
         self._replies: TerminalReplies = (
             TransactionalReplies(
                 kafka,
-                self._consumer,
+                self._consumer.offsets,
                 role="bench",
                 transactional_id=f"{catalogue.group(_LABEL)}.bench",
                 maps_topic=catalogue.offsets,
@@ -103,7 +103,7 @@ class _Bench:
 
     async def start(self, tasks: asyncio.TaskGroup, requests: int) -> None:
         await self._reader.start(_CONNECT_S)
-        tasks.create_task(self._reader.run())
+        self._reading = tasks.create_task(self._reader.run())
         await self._replies.start()
         tasks.create_task(self._writer.run())
         await self._consumer.start()
@@ -114,6 +114,8 @@ class _Bench:
         await self._consumer.stop()
         await self._replies.stop()
         self._reader.stop()
+        await asyncio.wait({self._reading})
+        await self._reader.close(_CONNECT_S)
 
     async def steady(self, count: int, load_s: float) -> Sequence[float]:
         began_s = time.monotonic()

@@ -31,6 +31,7 @@ COMMANDS = {
     "retry": "run the rows of a job that failed once more",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
     "topics": "create or check the topics",
+    "dlq": "list, show and replay dead letters",
     "simulate": "replay request traces on virtual time, under several policies side by side",
     "config": "print the effective configuration with every field's meaning",
     "bench": "measure: bench engine, bench delivery",

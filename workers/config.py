@@ -75,6 +75,9 @@ class KafkaConfig(Section):
     instance_id: str | None = Field(None, pattern=r"^[a-zA-Z0-9._-]{1,100}$")
     """This worker's own name among all that live; the same after a restart. Absent: the host's name and a number that
     no other worker on it has."""
+    static_membership: bool = False
+    """True: a worker that comes back under its name within the session time-out gets its partitions back, without a
+    rebalance that stops the others. A worker that leaves for good then keeps its partitions until that time is over."""
     transaction_timeout_ms: int = Field(10_000, ge=1_000)
     """A transaction that a dead worker left open holds its partitions' next owner, and readers of replies, for so
     long, unless a worker of the same name starts before. (Brokers look every 10 s as they are shipped.)"""

@@ -162,7 +162,7 @@ class Worker:
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
         self._deltas = DeltaProducer(kafka)
-        self._consumers = {priority: self._consumer(priority) for priority in self._classes}
+        self._consumers = {priority: self._consumer(priority, instance) for priority in self._classes}
         self._replies = {priority: self._terminal_replies(priority, instance) for priority in self._classes}
         self._writers = {
             priority: TerminalWriter(self._replies[priority], self._topics, self._settled) for priority in self._classes
@@ -355,7 +355,7 @@ class Worker:
 
     # --- records come (event loop) --------------------------------------------------------------------------------
 
-    def _consumer(self, priority: PriorityClass) -> ClassConsumer:
+    def _consumer(self, priority: PriorityClass, instance: str) -> ClassConsumer:
         topic = self._catalogue.requests(priority.label)
 
         def on_records(partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
@@ -388,6 +388,7 @@ class Worker:
             on_revoked=on_revoked,
             settle=settle if self._exactly_once else None,
             maps_topic=self._catalogue.offsets,
+            instance_id=instance if self._config.kafka.static_membership else None,
             session_timeout_ms=self._config.kafka.session_timeout_ms,
             commit_interval_s=self._config.kafka.commit_interval_ms / 1000,
         )
@@ -406,7 +407,7 @@ class Worker:
             return AtLeastOnceReplies(ReplyProducer(self._kafka, priority.label), consumer.complete)
         return TransactionalReplies(
             self._kafka,
-            consumer,
+            consumer.offsets,
             role=f"replies-{priority.label}",
             transactional_id=f"{self._catalogue.group(priority.label)}.{instance}",
             maps_topic=self._catalogue.offsets,

@@ -44,6 +44,16 @@ class Member:
     at: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
     """Places that its hook has acted at."""
 
+    async def until_ready(self) -> None:
+        """Return when it serves. Raises `RuntimeError` if it ends before: its log says why."""
+        waits = {asyncio.create_task(self.ready.wait()), asyncio.create_task(self.ended.wait())}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
+        if not self.ready.is_set():
+            raise RuntimeError(f"the worker {self.pid} ended before it was ready")
+
     def signal(self, number: signal.Signals) -> None:
         assert not self.ended.is_set(), "its process id may be another's"
         os.kill(self.pid, number)
@@ -134,6 +144,8 @@ class Crew:
                 "topic_prefix": self.catalogue.prefix,
                 "group_prefix": self.catalogue.group_prefix,
                 "session_timeout_ms": _SESSION_MS,
+                # A stopped worker's transaction stays open, however slow the machine is.
+                "transaction_timeout_ms": 60_000,
             },
             "engine": {"max_sequences": 16, "dtype": "float32"},
         }
@@ -144,6 +156,8 @@ class Crew:
         hook = {"place": place, "visits": visits, "act": "SIGKILL", "times": 1}
         worker = await self.start(hook=hook, **order)
         await worker.ended.wait()
+        if worker.at.empty():
+            raise RuntimeError(f"the worker {worker.pid} ended by itself")
         self.kills[worker.at.get_nowait()] += 1
 
     async def members(self, count: int) -> None:

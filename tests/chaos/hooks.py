@@ -115,7 +115,7 @@ async def _commit_first(self: Any, batch: Any) -> None:
     producer = self._producer
     await producer.begin_transaction()
     progress, member = self._outlook(batch), self._offsets.member
-    offsets = {place: await self._committed(producer, place, each) for place, each in progress.items()}
+    offsets = {place: await self._commit_of(producer, place, each) for place, each in progress.items()}
     await transactional_replies.commit_in_transaction(producer, offsets, member)
     await producer.commit_transaction()
     await producer.begin_transaction()

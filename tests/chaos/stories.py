@@ -8,7 +8,7 @@ import random
 import signal
 from collections.abc import Sequence
 
-from tests.chaos.crew import PLACES, Crew
+from tests.chaos.crew import PLACES, Crew, Member
 from topics.local_broker import LocalBroker
 
 __all__ = [
@@ -17,11 +17,12 @@ __all__ = [
     "commit_first",
     "joined_and_left",
     "killed_again_and_again",
+    "read_past_open_transactions",
     "stopped_and_woken",
 ]
 
-_STOPPED_S = 4.0
-"""How long the other worker has after it has taken over; before the transaction's time-out."""
+_STOPPED_S = 3.0
+"""How long the other worker has after it has taken over."""
 
 
 async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) -> list[str]:
@@ -32,6 +33,7 @@ async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) ->
         await workers.kill_one(PLACES[number % len(PLACES)], visits=chance.randint(2, 5))
     left = requests - len(set(workers.seen))
     last = await workers.start()
+    await last.until_ready()
     await workers.answered(requests)
     last.signal(signal.SIGTERM)
     await last.ended.wait()
@@ -41,7 +43,9 @@ async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) ->
     return told
 
 
-async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: str | None = None) -> list[str]:
+async def stopped_and_woken(
+    workers: Crew, *, place: str, stops: int, mutation: str | None = None, stopped_s: float = _STOPPED_S
+) -> list[str]:
     """Two workers share the partitions. One stops itself (SIGSTOP) in a transaction, past its session time-out; the
     other takes its partitions over; then the first wakes up and goes on with what it was about. The transaction's
     time-out is longer than the session's, so it may still be committed.
@@ -49,17 +53,12 @@ async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: 
     hook = {"place": place, "visits": 4, "act": "SIGSTOP", "times": stops}
     sleeper = await workers.start(hook=hook, mutation=mutation)
     other = await workers.start(mutation=mutation)
-    await asyncio.gather(sleeper.ready.wait(), other.ready.wait())
+    await asyncio.gather(sleeper.until_ready(), other.until_ready())
     for _ in range(stops):
-        # The hook sees each transaction: enough of them come, whatever the batches are.
-        while sleeper.at.empty():
-            await workers.send(60)
-            await workers.answered(len(workers.sent) - 40)
-            await asyncio.sleep(0.2)
-        workers.kills[sleeper.at.get_nowait()] += 1
+        workers.kills[await _stopped(workers, sleeper)] += 1
         await workers.members(1)
         try:
-            async with asyncio.timeout(_STOPPED_S):
+            async with asyncio.timeout(stopped_s):
                 await workers.answered(len(workers.sent))
         except TimeoutError:
             pass  # as it should be: what stands in the open transaction is nobody's to answer before its end
@@ -69,6 +68,24 @@ async def stopped_and_woken(workers: Crew, *, place: str, stops: int, mutation: 
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
     return await workers.problems()
+
+
+async def _stopped(workers: Crew, sleeper: Member) -> str:
+    """Send requests until the worker's hook has stopped it: the place. It counts transactions, whose number varies."""
+    stopped = asyncio.create_task(sleeper.at.get())
+    while not stopped.done():
+        await workers.send(60)
+        # The open transaction of a stopped worker hides what is answered behind it.
+        answered = asyncio.create_task(workers.answered(len(workers.sent) - 40))
+        await asyncio.wait({stopped, answered}, return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
+        await asyncio.wait({answered})
+    return stopped.result()
+
+
+async def read_past_open_transactions(workers: Crew) -> list[str]:
+    """A mutation: the new owner does not wait for the old one's transaction, and has time to answer the same again."""
+    return await stopped_and_woken(workers, place="before-end", stops=1, mutation="unstable", stopped_s=10.0)
 
 
 async def commit_first(workers: Crew) -> list[str]:
@@ -85,12 +102,13 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
     await workers.send(requests)
     for number in range(1, bounces + 1):
         worker = await workers.start()
-        await worker.ready.wait()
+        await worker.until_ready()
         await workers.answered(min(number * requests // (bounces + 1), len(set(workers.seen)) + 50))
         await asyncio.sleep(chance.uniform(0.0, 0.1))
         worker.signal(signal.SIGTERM if clean else signal.SIGKILL)
         await worker.ended.wait()
     last = await workers.start()
+    await last.until_ready()
     await workers.answered(requests)
     last.signal(signal.SIGTERM)
     await last.ended.wait()
@@ -100,7 +118,7 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
 async def broker_bounced(workers: Crew, broker: LocalBroker, *, clean: bool, away_s: Sequence[float]) -> list[str]:
     """The broker stopped or killed under two workers, each time for so long, while requests come."""
     crew = [await workers.start() for _ in range(2)]
-    await asyncio.gather(*(worker.ready.wait() for worker in crew))
+    await asyncio.gather(*(worker.until_ready() for worker in crew))
     for seconds in away_s:
         await workers.send(400)
         await workers.answered(len(workers.sent) - 300)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.crew import PLACES, Crew, zygote
-from tests.chaos.stories import broker_bounced, commit_first, killed_again_and_again, stopped_and_woken
+from tests.chaos.stories import commit_first, killed_again_and_again, read_past_open_transactions, stopped_and_woken
 from topics.local_broker import LocalBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.timeout(280)]
@@ -25,13 +25,12 @@ class End:
     kills: Counter[str]
 
 
-STORIES: dict[str, Callable[[Crew, LocalBroker], Awaitable[list[str]]]] = {
-    "kills": lambda workers, _: killed_again_and_again(workers, kills=10, requests=800),
-    "stopped before the offsets": lambda workers, _: stopped_and_woken(workers, place="open", stops=1),
-    "stopped before the end": lambda workers, _: stopped_and_woken(workers, place="before-end", stops=1),
-    "unstable": lambda workers, _: stopped_and_woken(workers, place="before-end", stops=1, mutation="unstable"),
-    "commit first": lambda workers, _: commit_first(workers),
-    "broker": lambda workers, broker: broker_bounced(workers, broker, clean=False, away_s=[1.0]),
+STORIES: dict[str, Callable[[Crew], Awaitable[list[str]]]] = {
+    "kills": lambda workers: killed_again_and_again(workers, kills=5, requests=500),
+    "stopped before the offsets": lambda workers: stopped_and_woken(workers, place="open", stops=1),
+    "stopped before the end": lambda workers: stopped_and_woken(workers, place="before-end", stops=1),
+    "unstable": read_past_open_transactions,
+    "commit first": commit_first,
 }
 
 
@@ -45,17 +44,13 @@ async def _live_through(broker: LocalBroker, log: Path) -> dict[str, End]:
     async with zygote("sleeping", log) as workers:
         for name, story in STORIES.items():
             async with Crew(broker, workers) as crew:
-                ends[name] = End(await story(crew, broker), crew.kills)
+                ends[name] = End(await story(crew), crew.kills)
     return ends
 
 
 def test_workers_killed_at_every_place_lose_no_answer_and_give_none_twice(ends: dict[str, End]) -> None:
     assert ends["kills"].problems == []
-    assert ends["kills"].kills == Counter(dict.fromkeys(PLACES, 2))
-
-
-def test_a_broker_killed_under_two_workers_loses_no_answer_and_doubles_none(ends: dict[str, End]) -> None:
-    assert ends["broker"].problems == []
+    assert ends["kills"].kills == Counter(dict.fromkeys(PLACES, 1))
 
 
 @pytest.mark.parametrize(

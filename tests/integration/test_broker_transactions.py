@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
 class Scene:
     """A consumer of p0 and its transactional replies, as a worker has them."""
 
-    def __init__(self, settings: KafkaSettings, catalogue: Catalogue, instance: str) -> None:
+    def __init__(
+        self, settings: KafkaSettings, catalogue: Catalogue, instance: str, instance_id: str | None = None
+    ) -> None:
         self.received: list[tuple[PartitionEpoch, int, bytes]] = []
         self.news = asyncio.Event()
         self.catalogue = catalogue
@@ -39,11 +41,12 @@ class Scene:
             on_records=self.on_records,
             settle=self.settle,
             maps_topic=catalogue.offsets,
+            instance_id=instance_id,
             session_timeout_ms=6_000,
         )
         self.replies = TransactionalReplies(
             settings,
-            self.consumer,
+            self.consumer.offsets,
             role="replies-p0",
             transactional_id=f"{catalogue.group('p0')}.{instance}",
             maps_topic=catalogue.offsets,
@@ -72,13 +75,13 @@ class Scene:
     async def progress(self, number: int = 0) -> Progress | None:
         """What the group has committed, once it is stable."""
         (place,) = self.consumer._assignment.current([number])
-        while place not in (found := await self.consumer.read_progress([place])):  # noqa: ASYNC110 - only Kafka knows
+        while place not in (found := await self.consumer.offsets.read_progress([place])):  # noqa: ASYNC110 - only Kafka knows
             await asyncio.sleep(0.02)
         return found[place]
 
 
 NewScene = Callable[..., Awaitable[Scene]]
-Visible = Callable[[], Awaitable[list[bytes]]]
+Visible = Callable[[int], Awaitable[list[bytes]]]
 Produce = Callable[[Iterable[bytes]], Awaitable[None]]
 
 
@@ -99,8 +102,8 @@ async def catalogue(settings: KafkaSettings, topic_prefix: str) -> Catalogue:
 async def scene(settings: KafkaSettings, catalogue: Catalogue) -> AsyncIterator[NewScene]:
     async with AsyncExitStack() as stack:
 
-        async def new(instance: str = "host-0") -> Scene:
-            built = Scene(settings, catalogue, instance)
+        async def new(instance: str = "host-0", instance_id: str | None = None) -> Scene:
+            built = Scene(settings, catalogue, instance, instance_id)
             await built.replies.start()
             stack.push_async_callback(built.replies.stop, 2.0)
             await built.consumer.start()
@@ -124,11 +127,14 @@ async def produce(settings: KafkaSettings, catalogue: Catalogue) -> AsyncIterato
 
 @pytest.fixture
 def visible(settings: KafkaSettings, catalogue: Catalogue) -> Visible:
-    """What a reader of committed replies sees."""
+    """What a reader of committed replies sees, once it sees so many."""
 
-    async def read() -> list[bytes]:
-        records = await read_topic(settings.bootstrap_servers, catalogue.replies, isolation_level="read_committed")
-        return sorted(record.value for record in records)
+    async def read(count: int) -> list[bytes]:
+        while True:
+            records = await read_topic(settings.bootstrap_servers, catalogue.replies, isolation_level="read_committed")
+            # The markers of a transaction are written a moment after its end.
+            if len(records) >= count:
+                return sorted(record.value for record in records)
 
     return read
 
@@ -145,9 +151,9 @@ async def test_replies_and_the_progress_of_their_requests_become_visible_togethe
     await worker.receive(6)
     outcomes = await worker.replies.deliver([worker.reply(value) for value in (b"0", b"2", b"3")])
     assert outcomes == [Fate.DELIVERED] * 3
-    assert await visible() == [b"re: 0", b"re: 2", b"re: 3"]
+    assert await visible(3) == [b"re: 0", b"re: 2", b"re: 3"]
     assert await worker.progress() == Progress(1, (CompletedRun(2, 3),))
-    assert worker.replies.transactions == 1
+    assert worker.replies.transactions().committed == 1
     worker.consumer.check_integrity()
 
 
@@ -171,7 +177,7 @@ async def test_a_reply_that_cannot_be_delivered_concerns_no_other(
     too_large = worker.reply(b"1", topic=worker.catalogue.control, body=bytes(2 * 2**20))
     outcomes = await worker.replies.deliver([bad, worker.reply(b"2"), too_large, worker.reply(b"3")])
     assert [isinstance(outcome, RecordRefusedError) for outcome in outcomes] == [True, False, True, False]
-    assert await visible() == [b"re: 2", b"re: 3"]
+    assert await visible(2) == [b"re: 2", b"re: 3"]
     assert await worker.progress() == Progress(0, (CompletedRun(2, 3),))
 
 
@@ -192,7 +198,7 @@ async def test_a_transaction_whose_end_is_not_known_is_looked_up_and_nothing_is_
     worker.replies._producer.commit_transaction = no_answer
     assert await worker.replies.deliver([worker.reply(value) for value in texts(0, 2)]) == [Fate.DELIVERED] * 2
     assert worker.replies.statistics().rebuilds == 1
-    assert await visible() == [b"re: 0", b"re: 1"]
+    assert await visible(2) == [b"re: 0", b"re: 1"]
     assert await worker.progress() == Progress(2)
     assert await worker.replies.deliver([worker.reply(b"2")]) == [Fate.DELIVERED]
     assert await worker.progress() == Progress(3)
@@ -204,14 +210,23 @@ async def test_a_refused_generation_ends_in_lost_replies_that_nobody_sees(
     await produce(texts(0, 2))
     worker = await scene()
     await worker.receive(2)
-    member = worker.consumer.member
-    worker.consumer._member = GroupMember(member.group, member.member_id, member.generation - 1)
-    delivering = asyncio.create_task(worker.replies.deliver([worker.reply(b"0")]))
-    while worker.replies.fenced == 0:  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0.01)
+    member = worker.consumer.offsets.member
+    worker.consumer.offsets._member = GroupMember(member.group, member.member_id, member.generation - 1)
+    assert await worker.replies.deliver([worker.reply(b"0")]) == [Fate.LOST]
+    assert worker.replies.transactions().fenced == 1
+    worker.consumer.offsets._member = member
+    assert await worker.replies.deliver([worker.reply(b"1")]) == [Fate.DELIVERED]
+    assert await visible(1) == [b"re: 1"]
+
+
+async def test_what_is_revoked_before_it_is_sent_is_lost(scene: NewScene, produce: Produce, visible: Visible) -> None:
+    await produce(texts(0, 1))
+    worker = await scene()
+    await worker.receive(1)
+    reply = worker.reply(b"0")
     await worker.consumer.revoked([0])
-    assert await delivering == [Fate.LOST]
-    assert await visible() == []
+    assert await worker.replies.deliver([reply]) == [Fate.LOST]
+    assert await visible(0) == []
 
 
 async def test_a_revocation_waits_for_the_open_transaction(scene: NewScene, produce: Produce, visible: Visible) -> None:
@@ -235,7 +250,7 @@ async def test_a_revocation_waits_for_the_open_transaction(scene: NewScene, prod
     go_on.set()
     await revoking
     assert await delivering == [Fate.DELIVERED]
-    assert await visible() == [b"re: 0"]
+    assert await visible(1) == [b"re: 0"]
 
 
 async def test_a_start_under_the_same_name_ends_what_a_killed_worker_left_open(
@@ -256,15 +271,33 @@ async def test_a_start_under_the_same_name_ends_what_a_killed_worker_left_open(
     dying.cancel()
     await asyncio.wait({dying})
     (place,) = killed.consumer._assignment.current([0])
-    assert await killed.consumer.read_progress([place]) == {}, "its offset is not stable"
+    assert await killed.consumer.offsets.read_progress([place]) == {}, "its offset is not stable"
 
     heir = Scene(killed.consumer._settings, killed.catalogue, "host-0")
     await heir.replies.start()
     try:
         assert await killed.progress() is None
-        assert await visible() == []
+        assert await visible(0) == []
     finally:
         await heir.replies.stop()
+
+
+async def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
+    scene: NewScene, produce: Produce, visible: Visible
+) -> None:
+    await produce(texts(0, 2))
+    old = await scene("host-0", "static-0")
+    await old.receive(2)
+    late = old.reply(b"0")
+    member = old.consumer.offsets.member
+    await old.consumer.stop()
+    new = await scene("host-1", "static-0")
+    await new.receive(2)
+    assert new.consumer.offsets.member.generation == member.generation
+    assert new.consumer.offsets.member.member_id != member.member_id
+    assert await old.replies.deliver([late]) == [Fate.LOST]
+    assert await new.replies.deliver([new.reply(value) for value in texts(0, 2)]) == [Fate.DELIVERED] * 2
+    assert await visible(2) == [b"re: 0", b"re: 1"]
 
 
 async def test_a_map_without_room_in_the_commit_stands_in_a_record_of_the_transaction(
@@ -275,7 +308,7 @@ async def test_a_map_without_room_in_the_commit_stands_in_a_record_of_the_transa
     first = await scene()
     await first.receive(40)
     await first.replies.deliver([first.reply(value) for value in texts(0, 40)[1::2]])
-    assert first.replies.overflowed_maps == 1
+    assert first.replies.transactions().overflowed_maps == 1
     await first.consumer.stop()
     second = await scene("host-1")
     assert await second.receive(20) == texts(0, 40)[0::2]
