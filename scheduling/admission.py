@@ -146,7 +146,7 @@ class Admission:
         """Take rows from the discipline. One that can't enter is claimed: it goes first in its class from now on."""
         while not (self._evicted and not strict) and budget.has_room(strict):
             room = self._room(strict)
-            if strict and not self._strict_is_next(now, room):
+            if strict and not self._strict_is_next(now):
                 return
             row = self._qdisc.dequeue(now, room)
             if row is None:
@@ -172,9 +172,12 @@ class Admission:
                 room = room.without(priority)
         return room
 
-    def _strict_is_next(self, now: float, room: Room) -> bool:
-        """Asked with everybody's room: above its limit a strict class is an ordinary one, and may not be next."""
-        row = self._qdisc.peek(now, room)
+    def _strict_is_next(self, now: float) -> bool:
+        """Asked as if all had room: above its limit a strict class is an ordinary one, and next only in its turn.
+
+        With the room that there is, it would be next whenever nobody else has any, and so take all there is.
+        """
+        row = self._qdisc.peek(now)
         return row is not None and self._index.service_of(row) in self._strict_classes
 
     def _slot_for(self, priority: PriorityClass, strict: bool) -> bool:
