@@ -24,16 +24,15 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
-from topics.consumer import ClassConsumer, ConsumerStatistics, PartitionEpoch
+from topics.consumer import ConsumerStatistics, PartitionEpoch
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
-from topics.producer import DeltaProducer, ReplyProducer
-from topics.record import InboundRecord
+from topics.producer import DeltaProducer
 from topics.record_producer import ProducerStoppedError
-from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
-from topics.transactional_replies import TransactionalReplies
+from topics.terminal_replies import Fate, TerminalReplies
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
+from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
@@ -47,7 +46,7 @@ from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
-from workers.terminal_writer import ReplyTopics, Settled, TerminalWriter
+from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer, WallClock
 
 if TYPE_CHECKING:
@@ -63,7 +62,6 @@ _LAST_STEP_S = 15.0
 """A step that takes longer is taken for stuck."""
 _PRODUCER_GRACE_S = 2.0
 _SHARE_INTERVAL_S = 1.0
-_RECORD_OVERHEAD_BYTES = 512
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
 
 
@@ -104,7 +102,6 @@ class Worker:
         self._kafka = kafka
         self._on_progress = on_progress
         self._catalogue = Catalogue(prefix=config.kafka.topic_prefix, group_prefix=config.kafka.group_prefix)
-        self._exactly_once = config.delivery == "exactly-once"
         self._classes = tuple(PriorityClass.from_label(label) for label in config.classes)
         self._topics = ReplyTopics(self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters)
         groups = {priority: self._catalogue.group(priority.label) for priority in self._classes}
@@ -112,17 +109,17 @@ class Worker:
         self._tracer = RequestTracer(tracer, WallClock(), group_of, config.kafka.client_id)
         self._thread_broke = asyncio.Event()
         self._thread_error: BaseException | None = None
-        self._intake_open = False
 
         tree = self._tree(config, model)
         weights = {priority: tree.of(priority).weight for priority in self._classes}
         self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
+        self._inbox = engine_inbox(config.ingress.max_rows)
         self._ingress = Ingress(
             config.ingress,
             default_reply_topic=self._topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
-            accept=self._accept,
+            accept=self._inbox.put,
             refuse=self._refuse,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
@@ -133,7 +130,6 @@ class Worker:
             default_max_tokens=config.model.default_max_tokens,
         )
         new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
-        self._inbox = engine_inbox(config.ingress.max_rows)
         hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
             lambda arrival: prepare(builder, arrival),
@@ -162,17 +158,27 @@ class Worker:
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
         self._deltas = DeltaProducer(kafka)
-        self._consumers = {priority: self._consumer(priority, instance) for priority in self._classes}
-        self._replies = {priority: self._terminal_replies(priority, instance) for priority in self._classes}
-        self._writers = {
-            priority: TerminalWriter(self._replies[priority], self._topics, self._settled) for priority in self._classes
+        self._channels = {
+            priority: ClassChannel(
+                priority,
+                config,
+                kafka,
+                self._catalogue,
+                self._topics,
+                self._residency,
+                instance=instance,
+                on_record=self._ingress.take,
+                on_revoked=self._revoke,
+                on_settled=self._settled,
+            )
+            for priority in self._classes
         }
         self._egress = Egress(
             config.egress,
             outbox=self._outbox,
             topics=self._topics,
             deltas=self._deltas,
-            writers=self._writers,
+            writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
         )
@@ -208,7 +214,8 @@ class Worker:
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
-            producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *self._replies.values()]
+            replies = [channel.replies for channel in self._channels.values()]
+            producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
             clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
@@ -244,7 +251,7 @@ class Worker:
     async def _serve(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         ended = asyncio.Event()
         egress = tasks.create_task(self._egress.run())
-        writers = [tasks.create_task(writer.run()) for writer in self._writers.values()]
+        writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
         quotas = self._config.scheduling.quotas
@@ -253,7 +260,8 @@ class Worker:
         elif self._config.scheduling.domain_quotas().any:
             tasks.create_task(self._share_of_partitions().run(ended))
         try:
-            self._intake_open = True
+            for channel in self._channels.values():
+                channel.open()
             if await self._unless_stopped(stop, self._join_groups(tasks)):
                 self._on_progress(f"Ready: serving {', '.join(self._config.classes)} of {self._catalogue.prefix}.")
                 self.ready.set()
@@ -265,16 +273,17 @@ class Worker:
 
     async def _join_groups(self, tasks: asyncio.TaskGroup) -> None:
         """Return when every group has given this worker its partitions, none included."""
-        for consumer in self._consumers.values():
+        consumers = [channel.consumer for channel in self._channels.values()]
+        for consumer in consumers:
             await consumer.start()
             tasks.create_task(consumer.wait_closed())
-        for consumer in self._consumers.values():
+        for consumer in consumers:
             await consumer.wait_assigned()
 
     async def _leave_groups(self) -> None:
         """All at once: each may take seconds while the broker is away. Raises the first error, when all have left."""
         outcomes = await asyncio.gather(
-            *(consumer.stop() for consumer in self._consumers.values()), return_exceptions=True
+            *(channel.consumer.stop() for channel in self._channels.values()), return_exceptions=True
         )
         for outcome in outcomes:
             if outcome is not None:
@@ -303,9 +312,8 @@ class Worker:
     async def _drain(self, egress: asyncio.Task[None], writers: Sequence[asyncio.Task[None]]) -> None:
         """Nothing new; what runs ends within the grace period or is left; what is answered is delivered."""
         self._on_progress("Draining: nothing new starts, what runs may finish …")
-        self._intake_open = False
-        for consumer in self._consumers.values():
-            consumer.set_paused(True)
+        for channel in self._channels.values():
+            channel.close()
         self._inbox.put(Drain())
         grace_s = self._config.egress.drain_grace_s
         if not await asyncio.to_thread(self._thread.wait_drained, grace_s):
@@ -316,8 +324,8 @@ class Worker:
         try:
             async with asyncio.timeout(_DELIVERY_GRACE_S):
                 await egress
-                for writer in self._writers.values():
-                    writer.close()
+                for channel in self._channels.values():
+                    channel.writer.close()
                 await asyncio.wait(writers)
         except TimeoutError:
             log.warning("the broker did not take all replies in %g s: the next worker answers again", _DELIVERY_GRACE_S)
@@ -333,13 +341,13 @@ class Worker:
             # A step is planned within its cap; ten of them is not slow any more but stuck.
             longest_step_s=lambda: 10.0 + 10 * self._step_cap_s,
             unhealthy=lambda: next(
-                (reason for consumer in self._consumers.values() if (reason := consumer.unhealthy)), None
+                (reason for channel in self._channels.values() if (reason := channel.consumer.unhealthy)), None
             ),
         )
 
     def _share_of_partitions(self) -> ShareOfPartitions:
         return ShareOfPartitions(
-            assigned=lambda: sum(consumer.statistics().assigned for consumer in self._consumers.values()),
+            assigned=lambda: sum(channel.consumer.statistics().assigned for channel in self._channels.values()),
             partitions=self._partitions,
             interval_s=_SHARE_INTERVAL_S,
             tell=lambda share: self._inbox.put(QuotaShare(share)),
@@ -350,79 +358,21 @@ class Worker:
             engine=self._parts.engine.statistics(),
             ingress=self._ingress.statistics(),
             residency=self._residency.statistics(),
-            consumers={priority: consumer.statistics() for priority, consumer in self._consumers.items()},
+            consumers={priority: channel.consumer.statistics() for priority, channel in self._channels.items()},
         )
 
-    # --- records come (event loop) --------------------------------------------------------------------------------
+    # --- what channels tell (event loop) --------------------------------------------------------------------------
 
-    def _consumer(self, priority: PriorityClass, instance: str) -> ClassConsumer:
-        topic = self._catalogue.requests(priority.label)
-
-        def on_records(partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
-            if not self._intake_open:
-                return  # not complete, so not committed: the next worker gets them
-            for record in records:
-                self._residency.enter(priority, partition.partition, partition.epoch, record_size(record))
-                self._ingress.take(priority, partition.epoch, record)
-            if self._residency.paused(priority):
-                self._consumers[priority].set_paused(True)
-
-        async def on_revoked(partitions: Sequence[PartitionEpoch]) -> None:
-            for partition in partitions:
-                self._residency.revoke(priority, partition.partition)
-                self._egress.revoke(*partition)
-                self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
-            # Answers that are ready still leave, within the callback's deadline.
-            await self._writers[priority].wait_idle()
-            # What kept the class paused may just have left with them.
-            self._resume_if_low(priority)
-
-        async def settle() -> None:
-            await self._replies[priority].settle()
-
-        return ClassConsumer(
-            self._kafka,
-            topic=topic,
-            group=self._catalogue.group(priority.label),
-            on_records=on_records,
-            on_revoked=on_revoked,
-            settle=settle if self._exactly_once else None,
-            maps_topic=self._catalogue.offsets,
-            instance_id=instance if self._config.kafka.static_membership else None,
-            session_timeout_ms=self._config.kafka.session_timeout_ms,
-            commit_interval_s=self._config.kafka.commit_interval_ms / 1000,
-        )
-
-    def _accept(self, arrival: Arrival) -> None:
-        self._inbox.put(arrival)
+    def _revoke(self, partition: PartitionEpoch) -> None:
+        self._egress.revoke(*partition)
+        self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _refuse(self, refusal: Refusal) -> None:
         self._egress.refuse(refusal)
 
-    # --- replies go (event loop) ----------------------------------------------------------------------------------
-
-    def _terminal_replies(self, priority: PriorityClass, instance: str) -> TerminalReplies:
-        consumer = self._consumers[priority]
-        if not self._exactly_once:
-            return AtLeastOnceReplies(ReplyProducer(self._kafka, priority.label), consumer.complete)
-        return TransactionalReplies(
-            self._kafka,
-            consumer.offsets,
-            role=f"replies-{priority.label}",
-            transactional_id=f"{self._catalogue.group(priority.label)}.{instance}",
-            maps_topic=self._catalogue.offsets,
-            transaction_timeout_ms=self._config.kafka.transaction_timeout_ms,
-        )
-
     def _settled(self, settled: Settled) -> None:
-        """A terminal reply is on the broker and its record complete; or it is another worker's to answer."""
-        terminal, partition = settled.terminal, settled.terminal.partition
-        record, priority = terminal.record, terminal.origin_class
-        if settled.fate is Fate.LOST:
-            log.info("%s was answered, but its partition is gone: its next owner answers", record.id)
-        self._residency.leave(priority, partition.partition, partition.epoch, record_size(record))
-        self._resume_if_low(priority)
-        publication = terminal.publication
+        """A terminal reply has left the worker, one way or the other."""
+        publication = settled.terminal.publication
         if publication is None:
             return
         was_full = self._outbox.full
@@ -432,7 +382,8 @@ class Worker:
         assert publication.ending is not None
         if settled.fate is Fate.LOST:
             return
-        reply = ReplySent(terminal.reply.topic, settled.sent_s, settled.acknowledged_s, terminal.reply.size_bytes)
+        sent = settled.terminal.reply
+        reply = ReplySent(sent.topic, settled.sent_s, settled.acknowledged_s, sent.size_bytes)
         self._tracer.record(
             publication.arrival,
             publication.prepared,
@@ -440,10 +391,6 @@ class Worker:
             reply,
             f"chatcmpl-{publication.arrival.headers.request_id}",
         )
-
-    def _resume_if_low(self, priority: PriorityClass) -> None:
-        if self._intake_open and not self._residency.paused(priority):
-            self._consumers[priority].set_paused(False)
 
     # --- from the engine's threads --------------------------------------------------------------------------------
 
@@ -454,11 +401,6 @@ class Worker:
         """The engine thread or the staging thread has ended: nothing is computed any more."""
         self._thread_error = error
         self._loop.call_soon_threadsafe(self._thread_broke.set)
-
-
-def record_size(record: InboundRecord) -> int:
-    """What a record counts against the residency: its bytes and some hundred for the objects around them."""
-    return record.size_bytes + _RECORD_OVERHEAD_BYTES
 
 
 def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:

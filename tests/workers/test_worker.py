@@ -42,8 +42,8 @@ def worker() -> Worker:
 
 async def test_a_class_that_was_paused_goes_on_when_its_partitions_are_revoked() -> None:
     built = worker()
-    built._intake_open = True
-    consumer = built._consumers[P3]
+    built._channels[P3].open()
+    consumer = built._channels[P3].consumer
     partition = PartitionEpoch("inference.p3", 0, 1)
     records = [
         InboundRecord(RecordId("inference.p3", 0, offset), 0, None, b'{"prompt": "x"}', ()) for offset in range(30)
