@@ -21,6 +21,7 @@ from topics.kafka_settings import KafkaSettings
 __all__ = ["AdminError", "ClusterState", "KafkaAdmin", "TopicState"]
 
 _ALREADY_EXISTS = 36
+_POLL_S = 0.2
 
 
 class AdminError(Exception):
@@ -78,11 +79,22 @@ class KafkaAdmin:
     async def cluster(self) -> ClusterState:
         # All topics rather than the wanted ones: asking for a topic by name creates it on a cluster that allows that.
         topics = await self._ask("list the topics", self._client.describe_topics())
-        cluster = await self._ask("list the brokers", self._client.describe_cluster())
         return ClusterState(
-            brokers=len(cluster["brokers"]),
+            brokers=await self._live_brokers(),
             topics={topic["topic"]: _topic_state(topic) for topic in topics if topic["error_code"] == 0},
         )
+
+    async def _live_brokers(self) -> int:
+        """At least one. A broker that answers may still, or again, be fenced: until the controller lets it serve."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        while True:
+            cluster = await self._ask("list the brokers", self._client.describe_cluster())
+            if cluster["brokers"]:
+                return len(cluster["brokers"])
+            if loop.time() > deadline_s:
+                raise AdminError(f"no broker of the cluster was alive for {self._timeout_s:g} s")
+            await asyncio.sleep(_POLL_S)
 
     async def create_topic(
         self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]

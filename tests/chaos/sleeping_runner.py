@@ -54,10 +54,12 @@ class _Model:
     runner: _SleepingRunner
     tokenizer: _Tokenizer
     limits: ModelLimits
+    dtype: str
     rates: LinearStepTime
+    swap: None
     summary: str
 
 
 def sleeping_model() -> Any:
     runner = _SleepingRunner()
-    return _Model(("sleeping",), runner, _Tokenizer(), runner.limits, _RATES, "a model that sleeps")
+    return _Model(("sleeping",), runner, _Tokenizer(), runner.limits, "float32", _RATES, None, "a model that sleeps")
