@@ -5,14 +5,14 @@ Knows aiokafka's admin client, whose objects never leave this module. Does not k
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, NodeNotReadyError, for_code
 
 from topics.aiokafka_closing import closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
@@ -56,6 +56,10 @@ class KafkaAdmin:
 
     async def __aenter__(self) -> Self:
         """Raises `KafkaUnavailableError`."""
+        await self._open()
+        return self
+
+    async def _open(self) -> None:
         self._client = AIOKafkaAdminClient(**self._settings.client_arguments("admin"))
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -66,7 +70,6 @@ class KafkaAdmin:
         except BaseException:
             await self._close()
             raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -78,7 +81,7 @@ class KafkaAdmin:
 
     async def cluster(self) -> ClusterState:
         # All topics rather than the wanted ones: asking for a topic by name creates it on a cluster that allows that.
-        topics = await self._ask("list the topics", self._client.describe_topics())
+        topics = await self._ask("list the topics", AIOKafkaAdminClient.describe_topics)
         return ClusterState(
             brokers=await self._live_brokers(),
             topics={topic["topic"]: _topic_state(topic) for topic in topics if topic["error_code"] == 0},
@@ -89,7 +92,7 @@ class KafkaAdmin:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         while True:
-            cluster = await self._ask("list the brokers", self._client.describe_cluster())
+            cluster = await self._ask("list the brokers", AIOKafkaAdminClient.describe_cluster)
             if cluster["brokers"]:
                 return len(cluster["brokers"])
             if loop.time() > deadline_s:
@@ -101,7 +104,7 @@ class KafkaAdmin:
     ) -> bool:
         """False if it exists already. Raises `AdminError`."""
         topic = NewTopic(name, partitions, replication_factor, topic_configs=dict(configs))
-        answer = await self._ask(f"create the topic {name}", self._client.create_topics([topic]))
+        answer = await self._ask(f"create the topic {name}", lambda client: client.create_topics([topic]))
         ((_, code, message),) = answer.topic_errors
         if code == _ALREADY_EXISTS:
             return False
@@ -115,7 +118,7 @@ class KafkaAdmin:
         if not resources:
             return {}
         found: dict[str, dict[str, str]] = {}
-        for answer in await self._ask("read the topics' settings", self._client.describe_configs(resources)):
+        for answer in await self._ask("read the topics' settings", lambda client: client.describe_configs(resources)):
             for code, message, _, name, entries in answer.resources:
                 if code:
                     why = message or for_code(code).__name__
@@ -123,13 +126,21 @@ class KafkaAdmin:
                 found[name] = {entry[0]: entry[1] for entry in entries}
         return found
 
-    async def _ask(self, what: str, question: Any) -> Any:
+    async def _ask(self, what: str, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Asked again while no broker is known to be alive: one that has just started may be fenced a while."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await question
+                while True:
+                    try:
+                        return await question(self._client)
+                    except NodeNotReadyError:
+                        await asyncio.sleep(_POLL_S)  # nothing tells a client when
+                        # It knows no broker, and would ask for news in minutes only.
+                        await self._close()
+                        await self._open()
         except TimeoutError as error:
             raise AdminError(f"could not {what}: no answer within {self._timeout_s:g} s") from error
-        except (KafkaError, OSError) as error:
+        except (KafkaError, KafkaUnavailableError, OSError) as error:
             raise AdminError(f"could not {what}: {error!r}") from error
 
 
