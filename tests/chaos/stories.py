@@ -97,10 +97,19 @@ async def read_past_open_transactions(workers: Crew) -> list[str]:
 
 
 async def commit_first(workers: Crew) -> list[str]:
-    """A mutation: offsets are committed before the answers, and the worker dies between the two."""
+    """A mutation: offsets are committed before the answers, and the worker dies between the two. The next one believes
+    what is committed."""
     await workers.send(400)
-    # Late enough for the bases to have risen over what is being answered.
     await workers.kill_one("open", visits=12, mutation="commit-first")
+    worker = await workers.start()
+    await worker.until_ready()
+    try:
+        async with asyncio.timeout(_MUTATED_S):
+            await workers.answered(len(workers.sent))
+    except TimeoutError:
+        pass  # as it should be
+    worker.signal(signal.SIGTERM)
+    await worker.ended.wait()
     return await workers.problems()
 
 

@@ -70,4 +70,4 @@ def test_without_stable_reads_the_checker_finds_an_answer_lost_or_given_twice(en
 
 
 def test_with_the_commit_before_the_answers_the_checker_finds_some_lost(ends: dict[str, End]) -> None:
-    assert any("beyond a record without an answer" in problem for problem in ends["commit first"].problems)
+    assert any("without a terminal reply" in problem for problem in ends["commit first"].problems)
