@@ -81,6 +81,9 @@ class AccountedQdisc:
     def peek(self, now: float, room: Room = EVERYTHING) -> int | None:
         return self._discipline.pick(now, room.blocked)
 
+    def peek_strict(self, now: float, room: Room = EVERYTHING) -> int | None:
+        return self._discipline.pick_strict(now, room.blocked)
+
     def dequeue(self, now: float, room: Room = EVERYTHING) -> int | None:
         popped = self._discipline.pop(now, room.blocked)
         if popped is None:

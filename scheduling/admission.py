@@ -146,7 +146,7 @@ class Admission:
         """Take rows from the discipline. One that can't enter is claimed: it goes first in its class from now on."""
         while not (self._evicted and not strict) and budget.has_room(strict):
             room = self._room(strict)
-            if strict and not self._strict_is_next(now, room):
+            if strict and self._qdisc.peek_strict(now, room) is None:
                 return
             row = self._qdisc.dequeue(now, room)
             if row is None:
@@ -171,17 +171,6 @@ class Admission:
             if not self._slot_for(priority, strict):
                 room = room.without(priority)
         return room
-
-    def _strict_is_next(self, now: float, room: Room) -> bool:
-        """Asked as if all had room: above its limit a strict class is an ordinary one, and next only in its turn.
-
-        With the room that there is, it would be next whenever nobody else has any, and so take all there is.
-        """
-        row = self._qdisc.peek(now)
-        if row is None:
-            return False
-        priority = self._index.service_of(row)
-        return priority in self._strict_classes and room.admits(priority)
 
     def _slot_for(self, priority: PriorityClass, strict: bool) -> bool:
         """Whether a row of the class could have a slot: a free one, or one that somebody would have to give up."""

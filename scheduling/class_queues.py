@@ -116,6 +116,11 @@ class ClassQueues(Flat, ABC):
 
     # --- looking --------------------------------------------------------------------------------------------------
 
+    def first_of(self, priority: int, blocked: int) -> int | None:
+        """A class's next row, unless it is blocked."""
+        queue = self._queues[priority]
+        return queue.head if queue.count and not blocked >> priority & 1 else None
+
     def rows_of(self, priority: int) -> Iterator[int]:
         """A class's rows in their order."""
         return self._rows.rows(self._queues[priority])

@@ -30,6 +30,12 @@ class Discipline(Protocol[Grant]):
         """The row that goes next. Changes nothing that a later decision could depend on."""
         ...
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        """The row that goes before everybody, because its class is strict and under its limit; None if there is none.
+
+        If there is one, it is what `pick` gives."""
+        ...
+
     def pop(self, now: float, blocked: int) -> tuple[int, int, Grant] | None:
         """Let the row that goes next go, and count its predicted cost: row, cost and grant."""
         ...

@@ -12,6 +12,10 @@ __all__ = ["Flat"]
 class Flat:
     """The part of `scheduling.discipline.Discipline` that is about rates, limits and the past."""
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        """No class is strict."""
+        return None
+
     def next_event(self, now: float) -> float | None:
         """No hard limit blocks anything."""
         return None

@@ -129,6 +129,16 @@ class Htb:
             row = None if node is None else self._row_of(node, now)
         return row
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        if now >= self._buckets.due:
+            self._buckets.fire(now)
+        for node, strict in self._strict:
+            if node.queued and not node.mask & blocked and strict.zero <= now and lender_of(node) is not None:
+                row: int | None = node.leaf.pick(now, 0)
+                if row is not None:
+                    return row
+        return None
+
     def pop(self, now: float, blocked: int) -> tuple[int, int, HtbGrant] | None:
         node = self._find(now, blocked)
         if node is None:

@@ -49,6 +49,9 @@ class Hybrid(ClassTurns):
                     return before
         return super().choose(now, blocked)
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        return self.first_of(_P0, blocked)
+
     def order(self, skip: int) -> Iterator[int]:
         """P3 last."""
         if not skip >> _P0 & 1:

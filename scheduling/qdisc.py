@@ -73,6 +73,13 @@ class Qdisc(Protocol):
         """The row that `dequeue(now, room)` would return; charges nothing."""
         ...
 
+    def peek_strict(self, now: float, room: Room = EVERYTHING) -> int | None:
+        """The row that `dequeue(now, room)` would return because its class is strict and under its limit.
+
+        None: what goes next goes in its turn, whatever its class.
+        """
+        ...
+
     def dequeue(self, now: float, room: Room = EVERYTHING) -> int | None:
         """Take the next row and charge its prediction.
 

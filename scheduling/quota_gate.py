@@ -122,6 +122,10 @@ class QuotaGate:
         self._let_in(now)
         return None if self._all_wait(now) else self._inner.pick(now, blocked)
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        self._let_in(now)
+        return None if self._all_wait(now) else self._inner.pick_strict(now, blocked)
+
     def pop(self, now: float, blocked: int) -> tuple[int, int, GateGrant] | None:
         self._advance(now)
         if self._all_wait(now):

@@ -166,6 +166,9 @@ class Sfq:
             turn = self._best_cached(now)
         return None if turn is None else turn.owner.head
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        return None
+
     def pop(self, now: float, blocked: int) -> tuple[int, int, Flow] | None:
         rotation = self._rotation
         turn = rotation.front()

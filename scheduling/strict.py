@@ -14,6 +14,7 @@ below it; within a class the heaviest sender wins. Limits: none.
 from collections.abc import Iterator
 
 from scheduling.class_queues import ClassQueues
+from scheduling.priority import PriorityClass
 
 __all__ = ["Strict"]
 
@@ -26,6 +27,9 @@ class Strict(ClassQueues):
             if queue.count and not blocked >> priority & 1:
                 return priority
         return None
+
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        return self.first_of(PriorityClass.P0, blocked)
 
     def order(self, skip: int) -> Iterator[int]:
         for priority in range(len(self._queues)):

@@ -87,6 +87,9 @@ class Tenants:
                 return row
         return None
 
+    def pick_strict(self, now: float, blocked: int) -> int | None:
+        return None
+
     def pop(self, now: float, blocked: int) -> tuple[int, int, TenantGrant] | None:
         rotation = self._rotation
         turn = rotation.front()

@@ -98,6 +98,8 @@ class AnyQdisc(RuleBasedStateMachine):
     def dequeue(self, blocked: int) -> None:
         room = Room(blocked)
         foretold = self.qdisc.peek(self.now, room)
+        by_right = self.qdisc.peek_strict(self.now, room)
+        assert by_right is None or (by_right == foretold and self.index.service[by_right] == PriorityClass.P0)
         row = self.qdisc.dequeue(self.now, room)
         assert row == foretold
         admitted = [queued for queued in self.queued if room.admits(self.index.service[queued])]

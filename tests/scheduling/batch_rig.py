@@ -49,6 +49,11 @@ class PlainDiscipline:
                 return self.queues[priority][0]
         return None
 
+    def peek_strict(self, now: float, room: Room = EVERYTHING) -> int | None:
+        """P0 is strict while it stands first in the order."""
+        row = self.peek(now, room)
+        return row if row is not None and self.index.service_of(row) is P0 and self.order[0] is P0 else None
+
     def dequeue(self, now: float, room: Room = EVERYTHING) -> int | None:
         row = self.peek(now, room)
         if row is not None:
