@@ -2,11 +2,11 @@
 
 Knows the runtime's environment variables. Does not know what is computed.
 
-A forward has some 270 meeting points of its threads. GCC's OpenMP spins there for milliseconds by default, which is
-right for a program that has the cores to itself. A worker has not: ingress, staging and egress run beside the step,
-and often other programs. A thread that spins while the one it waits for has no core burns the very time that the
-other one needs: on two shared cores a step of one sequence took 385 ms by default and 151 ms with this (and 123 ms
-without any spinning, which costs an idle machine a system call at each meeting).
+The threads of a forward meet after every product. GCC's OpenMP spins there for milliseconds by default, which is right
+for a program that has the cores to itself. A worker has not: ingress, staging and egress run beside the step, and often
+other programs. A thread that spins while the one it waits for has no core burns the very time that the other one needs.
+Without any spinning an idle machine pays a system call at each meeting. The number was chosen on a busy machine; on an
+idle one it has not been measured.
 """
 
 import os
