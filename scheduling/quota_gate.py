@@ -28,6 +28,7 @@ from scheduling.tree import TreeConfig
 
 __all__ = ["GateGrant", "QuotaGate"]
 
+_COMPACT_FROM = 64
 _MAX_RESTING = 10_000
 """Tenants remembered for what they owe on their quota while nothing of theirs is queued or in flight, at most."""
 
@@ -288,7 +289,12 @@ class QuotaGate:
         at = limited.allowance.solvent_at()
         if limited.wakes_at is None or at < limited.wakes_at:
             limited.wakes_at = at
-            heappush(self._wakes, (at, limited.number))
+            wakes = self._wakes
+            heappush(wakes, (at, limited.number))
+            if len(wakes) > _COMPACT_FROM and len(wakes) > 2 * len(self._limited):
+                # A tenant whose requests come and are cancelled while it waits leaves an entry each time.
+                every = self._limited.values()
+                wakes[:] = sorted((other.wakes_at, other.number) for other in every if other.wakes_at is not None)
 
     def _advance(self, now: float) -> None:
         self._let_in(now)

@@ -152,6 +152,23 @@ def test_tenants_are_forgotten_when_they_owe_nothing() -> None:
     assert len(index.tenants) < 5
 
 
+def test_what_comes_and_is_cancelled_while_the_quota_waits_leaves_nothing_behind() -> None:
+    quotas = tenant_quota(Limit(1, REQUESTS, 86_400.0))
+    index, qdisc, rows = queue(quotas, Job(tenant="a"), Job(tenant="a"))
+    assert let_go(qdisc, 0.0) == rows[:2]
+    for number in range(500):
+        row = add(index, Job(tenant="a"))
+        qdisc.enqueue(row, float(number))
+        qdisc.cancel(row, float(number))
+        release(index, row)
+    gate = qdisc._gate
+    assert gate is not None
+    assert len(gate._wakes) < 100
+    last = add(index, Job(tenant="a"))
+    qdisc.enqueue(last, 500.0)
+    assert let_go(qdisc, 86_401.0 * 2) == [last]
+
+
 @pytest.mark.parametrize("wrong", [{"amount": 0.0}, {"amount": -1.0}, {"period_s": 0.0}])
 def test_a_limit_of_nothing_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(QuotaError, match="must be above 0"):
