@@ -27,7 +27,7 @@ from workers.native.library import (
     pointer,
 )
 
-__all__ = ["NativeForward", "NativeForwardStatistics"]
+__all__ = ["ForwardSize", "NativeForward", "NativeForwardStatistics"]
 
 _Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -37,6 +37,16 @@ class NativeForwardStatistics:
     seconds: dict[str, float]
     """Spent in each of `STAGES` so far: products, attention, the rest of the layers, the output head."""
     buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSize:
+    weight_bytes: int
+    """Read in a forward that samples, whatever its tokens."""
+    layer_weights: int
+    """Each is multiplied once a token."""
+    head_weights: int
+    """Each is multiplied once a sampled token."""
 
 
 class NativeForward:
@@ -110,6 +120,14 @@ class NativeForward:
     def statistics(self) -> NativeForwardStatistics:
         seconds = dict(zip(STAGES, self._seconds.tolist(), strict=True))
         return NativeForwardStatistics(seconds, self._buffers.size_bytes)
+
+    @property
+    def size(self) -> ForwardSize:
+        shape = self._shape
+        layer = shape.hidden * (2 * (shape.query_rows + shape.kv_rows) + 3 * shape.intermediate)
+        return ForwardSize(
+            sum(tensor.nbytes for tensor in self._held), shape.layers * layer, shape.vocabulary * shape.hidden
+        )
 
     def _embed(self, ids: _Ids, out: torch.Tensor) -> None:
         if self._embedding.dtype == torch.float32:

@@ -163,6 +163,8 @@ class NativeLibrary:
             ctypes.c_int,
         )
         self._pack_panels = _signed(library.pack_panels, _POINTER, ctypes.c_int, _I64, _I64, _POINTER, ctypes.c_int)
+        self._read_floats = _signed(library.read_floats, _POINTER, _I64, ctypes.c_int)
+        self._read_floats.restype = ctypes.c_double
         library.panel_width.restype = _I64
         self.panel_width: int = library.panel_width()
         """Output columns that are stored together."""
@@ -179,6 +181,10 @@ class NativeLibrary:
         bf16 = weights.dtype == torch.bfloat16
         self._pack_panels(pointer(weights), bf16, outputs, inputs, pointer(packed), threads)
         return packed
+
+    def read_seconds(self, values: np.ndarray[Any, np.dtype[np.float32]], threads: int) -> float:
+        """What it takes to read the values once."""
+        return float(self._read_floats(pointer(values), values.size, threads))
 
 
 def load_library(on_progress: Callable[[str], None] = lambda _line: None) -> NativeLibrary | NoLibrary:
