@@ -154,6 +154,7 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
         "gil_wait_share": (statistics.python_seconds - statistics.python_cpu_seconds)
         / (statistics.step_seconds + statistics.python_seconds),
         "preemptions": statistics.preemptions,
+        "cached_tokens": sum(parts.kv.statistics().hit_tokens_by_class.values()),
     }
 
 

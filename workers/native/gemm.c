@@ -124,14 +124,16 @@ void linear(const Linear *weights, int bf16, const float *x, int64_t ldx, int64_
     }
 }
 
-/* Weights [outputs, inputs], row-major and of the same format, into panels; what is behind the last output is 0. */
-void pack_panels(const void *weights, int bf16, int64_t outputs, int64_t inputs, void *panels, int threads) {
+/* Weights [outputs, inputs], row-major and of the same format, into panels; what is behind the last output is 0. The
+   first panel becomes panel `first`, and each next one the one `step` further. */
+void pack_panels(const void *weights, int bf16, int64_t outputs, int64_t inputs, void *panels, int64_t first,
+                 int64_t step, int threads) {
     const int64_t count = (outputs + PANEL - 1) / PANEL;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t panel = 0; panel < count; panel++)
         for (int64_t k = 0; k < inputs; k++)
             for (int64_t i = 0; i < PANEL; i++) {
-                const int64_t row = panel * PANEL + i, to = (panel * inputs + k) * PANEL + i;
+                const int64_t row = panel * PANEL + i, to = ((first + panel * step) * inputs + k) * PANEL + i;
                 const int inside = row < outputs;
                 if (bf16) ((uint16_t *)panels)[to] = inside ? ((const uint16_t *)weights)[row * inputs + k] : 0;
                 else ((float *)panels)[to] = inside ? ((const float *)weights)[row * inputs + k] : 0;
