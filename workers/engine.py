@@ -301,13 +301,14 @@ class Engine:
             return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
+        logprobs = self._runner.take_logprobs()
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
-        for chunk, token in zip(plan.chunks, sampled, strict=True):
+        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled, strict=True)):
             self._requests[chunk.row].timeline.steps += 1
             if token is None:
                 continue
-            reason = self._tokens.accept(self._requests[chunk.row], token, done)
+            reason = self._tokens.accept(self._requests[chunk.row], token, done, logprobs.get(place))
             outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
             if reason is not None:
                 endings.append((chunk.row, reason))

@@ -7,6 +7,7 @@ by the engine thread.
 from kvcache.block_hash import BlockHasher
 from workers.outbox import Outbox
 from workers.request import EngineRequest, FinishReason, StopMatching
+from workers.sampling import TokenLogprobs
 
 __all__ = ["TokenIntake"]
 
@@ -18,7 +19,9 @@ class TokenIntake:
         self._outbox = outbox
         self._hasher = hasher
 
-    def accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:
+    def accept(
+        self, request: EngineRequest, token: int, now: float, logprobs: TokenLogprobs | None = None
+    ) -> FinishReason | None:
         """The next token of the request, published; why it was the last one, None if the request goes on."""
         request.token_ids.append(token)
         if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
@@ -37,7 +40,7 @@ class TokenIntake:
             shown = [] if token in prepared.eos_token_ids else [token]
             text, matched = _match(request.stop, shown, last=reason is not None)
             reason = FinishReason.STOP if matched else reason
-        self._outbox.tokens(request.arrival, prepared, [token], text)
+        self._outbox.tokens(request.arrival, prepared, [token], text, logprobs)
         return reason
 
 

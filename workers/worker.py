@@ -182,6 +182,7 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            token_bytes=new_detokenizer.token_bytes,
         )
 
     @staticmethod
