@@ -6,7 +6,7 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -18,6 +18,7 @@ from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig, TreeError
@@ -30,6 +31,7 @@ from workers.outbox import Outbox
 from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
+from workers.speculation import SpeculatedRequest, Speculation, SpeculationStatistics
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
@@ -81,6 +83,7 @@ class Engine:
         stage: Callable[[StageJob], None],
         hasher: BlockHasher | None,
         swapper: BlockSwapper | None,
+        speculation: Speculation | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
         clock: Callable[[], float],
@@ -101,6 +104,7 @@ class Engine:
         self._stage = stage
         self._tokens = TokenIntake(outbox, hasher)
         self._swapper = swapper
+        self._speculation = speculation
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
@@ -171,6 +175,10 @@ class Engine:
             failed=self._failed,
             preemptions=scheduler.preemptions,
         )
+
+    def speculation_statistics(self) -> SpeculationStatistics | None:
+        """None: it doesn't guess."""
+        return None if self._speculation is None else self._speculation.statistics()
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -289,8 +297,11 @@ class Engine:
             self._requests[chunk.row].timeline.resume(chunk, now)
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
+        guesses = {} if self._speculation is None else self._speculation.guess(plan, self._speculated)
         try:
-            sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
+            sampled = self._runner.step(
+                [self._input(chunk, guesses.get(place, ())) for place, chunk in enumerate(plan.chunks)]
+            )
         except NotFiniteLogits as fault:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
             # block that held no number would go on with what it was scrubbed to.
@@ -302,14 +313,22 @@ class Engine:
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
         logprobs = self._runner.take_logprobs()
+        accepted = self._accepted(plan, guesses)
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
         for place, (chunk, token) in enumerate(zip(plan.chunks, sampled, strict=True)):
-            self._requests[chunk.row].timeline.steps += 1
+            request = self._requests[chunk.row]
+            request.timeline.steps += 1
             if token is None:
                 continue
-            reason = self._tokens.accept(self._requests[chunk.row], token, done, logprobs.get(place))
-            outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
+            taken, reason = 1, self._tokens.accept(request, token, done, logprobs.get(place))
+            for further in accepted.get(place, ()):
+                if reason is not None:
+                    break  # what was drawn behind the end is nobody's
+                taken, reason = taken + 1, self._tokens.accept(request, further, done)
+            state = None if reason is None else RequestState.FINISHED
+            outcomes.append(Outcome(chunk.row, state, taken, len(guesses.get(place, ()))))
+            self._decode_tokens += taken if chunk.decode else 0
             if reason is not None:
                 endings.append((chunk.row, reason))
         self._scheduler.settle(plan, outcomes, done - started, done)
@@ -317,7 +336,6 @@ class Engine:
             self._end(row, reason, done)
         self._steps += 1
         self._prefill_tokens += plan.prefill_tokens
-        self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
 
     def _swap(self, plan: StepPlan) -> None:
@@ -328,7 +346,26 @@ class Engine:
         for timing in self._swapper.take_timings():
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
 
-    def _input(self, chunk: Chunk) -> SequenceInput:
+    def _speculated(self, chunk: Chunk) -> SpeculatedRequest:
+        request = self._requests[chunk.row]
+        return SpeculatedRequest(
+            service=PriorityClass(self._index.service[chunk.row]),
+            token_ids=request.token_ids,
+            lookup=request.lookup,
+            sampling=request.prepared.sampling,
+            output_position=request.output_tokens,
+            output_left=request.prepared.max_output_tokens - request.output_tokens,
+            held_tokens=len(self._kv.table(chunk.row)) * self._kv.block_size,
+        )
+
+    def _accepted(self, plan: StepPlan, guesses: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
+        if self._speculation is None:
+            return {}
+        return self._speculation.accepted(
+            guesses, lambda place: PriorityClass(self._index.service[plan.chunks[place].row])
+        )
+
+    def _input(self, chunk: Chunk, guess: Sequence[int]) -> SequenceInput:
         request = self._requests[chunk.row]
         return SequenceInput(
             token_ids=request.token_ids[chunk.start : chunk.start + chunk.tokens],
@@ -336,6 +373,7 @@ class Engine:
             block_ids=self._kv.table(chunk.row),
             sampling=request.prepared.sampling if chunk.samples else None,
             output_position=request.output_tokens,
+            guess=guess,
             history=request.token_ids,
         )
 

@@ -13,6 +13,7 @@ from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.detokenizer import Detokenizer
+from workers.ngram_lookup import NGramLookup
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
 
@@ -126,6 +127,8 @@ class EngineRequest:
     block_names: list[int]
     """Of what the whole blocks of these tokens contain; it grows with them, and the KV accounting reads it."""
     stop: StopMatching | None
+    lookup: NGramLookup = field(default_factory=NGramLookup)
+    """Where its tokens stood in it before."""
 
     @property
     def output_tokens(self) -> int:

@@ -8,9 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from workers.bench_engine import run_workload
 from workers.bench_engine_peers import PeerError, loaded_engine
 from workers.bench_workload import Mix, make_workload
 from workers.cli import main
+from workers.config import load_config
+from workers.loaded_model import load_model
 from workers.native.build import find_compiler
 
 
@@ -100,3 +103,17 @@ def test_an_engine_that_ends_early_is_a_named_failure(tmp_path: Path) -> None:
         loaded_engine("transformers", ["--model", str(tmp_path / "nothing"), "--workload", str(tmp_path / "none")]),
     ):
         pass
+
+
+def test_guesses_save_steps_and_change_no_token(tiny_model: Path) -> None:
+    requests = [{"prompt_token_ids": [5, 6, 7, 5, 6], "max_tokens": 60}, {"prompt_token_ids": [9], "max_tokens": 40}]
+    runs = []
+    for classes in ([], ["p2"]):
+        engine = {"dtype": "float32", "kv_bytes": 2**24, "speculate": classes}
+        config = load_config({"model": {"source": str(tiny_model)}, "engine": engine})
+        runs.append(run_workload(config, load_model(config.model, config.engine, config.kv), requests))
+    plain, guessing = runs
+    assert guessing["outputs"] == plain["outputs"]
+    assert plain["guessed_tokens"] == 0
+    assert guessing["accepted_tokens"] > 0
+    assert guessing["steps"] < plain["steps"]

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", default="transformers", metavar="P,P", help="see above (transformers)")
     parser.add_argument("--install-peers", action="store_true", help="install those that are not here: gigabytes")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="pairs of runs; medians are reported (1)")
+    parser.add_argument("--no-speculation", action="store_true", help="our engine guesses no tokens ahead")
     parser.add_argument("--profile", action="store_true", help="where a step's time goes")
     parser.add_argument("--fit", action="store_true", help="measure the step-time model of the simulator")
     parser.add_argument("--out", type=Path, default=Path("out/bench-engine.json"), help="(out/bench-engine.json)")
@@ -75,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ModelError as error:
         raise UsageError(str(error)) from error
     engines = ["headrace", *_peers(arguments, source.kind is SourceKind.GGUF, console)]
+    ours = ["--no-speculation"] if arguments.no_speculation else []
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         workload = arguments.workload
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
                 options += ["--requests", str(arguments.requests)]
             models = {name: source.location if ENGINES[name].reads_gguf else str(folder) for name in engines}
             try:
-                runs += _take_turns(models, options, dtype, arguments.repeats, console)
+                runs += _take_turns(models, options, ours, dtype, arguments.repeats, console)
             except PeerError as error:
                 raise CommandFailedError(str(error)) from error
     figures = engine_figures(runs, engines)
@@ -181,11 +183,12 @@ def _peers(arguments: argparse.Namespace, has_gguf: bool, console: Console) -> l
 
 
 def _take_turns(
-    models: dict[str, str], options: list[str], dtype: str, repeats: int, console: Console
+    models: dict[str, str], options: list[str], ours: list[str], dtype: str, repeats: int, console: Console
 ) -> list[dict[str, Any]]:
     """All engines (`models`: what each one loads) loaded at once: ours, peer, peer, ours, peer, peer …
 
-    Each run says of how many requests it wrote the tokens that we wrote first. Raises `PeerError`.
+    `ours`: options that only our engine has. Each run says of how many requests it wrote the tokens that we wrote
+    first. Raises `PeerError`.
     """
     runs: list[dict[str, Any]] = []
     expected: list[list[int]] | None = None
@@ -193,7 +196,11 @@ def _take_turns(
         loaded = []
         for name, model in models.items():
             console.print(f"loading {name}, {dtype} …")
-            loaded.append(stack.enter_context(loaded_engine(name, ["--model", model, *options])))
+            loaded.append(
+                stack.enter_context(
+                    loaded_engine(name, ["--model", model, *options, *(ours if name == "headrace" else [])])
+                )
+            )
         for repeat in range(repeats):
             for engine in loaded:
                 console.print(f"{engine.name}, {dtype}, run {repeat + 1} of {repeats} …")
