@@ -42,14 +42,17 @@ class Egress:
         writers: Mapping[PriorityClass, TerminalWriter],
         groups: Mapping[PriorityClass, str],
         new_detokenizer: Callable[[], Detokenizer],
+        on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
     ) -> None:
-        """`groups`: the consumer group of each class, for the dead letters' headers."""
+        """`groups`: the consumer group of each class, for the dead letters' headers. `on_tokens` is told of output
+        tokens as they come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
         self._writers = writers
         self._groups = groups
         self._new_detokenizer = new_detokenizer
+        self._on_tokens = on_tokens
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -136,6 +139,7 @@ class Egress:
             if stream is None:
                 stream = self._streams[arrival.id] = self._new_stream(arrival, prepared)
             stream.take(publication.token_ids, publication.text)
+            self._on_tokens(arrival, len(publication.token_ids))
         if publication.ending is not None:
             await self._end(publication, stream, publication.ending)
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 __all__ = [
     "DeviceError",
     "DeviceLost",
+    "EndpointError",
     "EngineFault",
     "ModelError",
     "ModelNotFound",
@@ -64,6 +65,10 @@ class OutOfMemory(EngineFault):
 
 class DeviceLost(EngineFault):
     """The device answers no more (an ECC error, a driver reset): only a new process can go on."""
+
+
+class EndpointError(Exception):
+    """An endpoint of this process can't be opened; the message names setting, address, reason and remedy."""
 
 
 def first_line(error: BaseException) -> str:

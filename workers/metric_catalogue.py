@@ -237,13 +237,13 @@ ENGINE_TIME = Metric(
 BUSY = Metric(
     "headrace.engine.busy", "1", _GAUGE, (), "Part of the last ten seconds that the engine spent in forward passes."
 )
-STEP_TIME_ERROR = Metric(
+PREDICTION_ERROR = Metric(
     "headrace.prediction.error",
     "1",
     _GAUGE,
     ("what",),
-    "How far off predictions are, as a part of what was predicted: `step` time, `prompt` tokens before they are made, "
-    "`output` tokens (mean absolute).",
+    "How far off predictions are, mean absolute error ÷ mean: of `step` time, of `prompt` tokens before they are made, "
+    "of `output` tokens.",
 )
 GPU_UTILIZATION = Metric("headrace.gpu.utilization", "1", _GAUGE, ("gpu",), "As NVML has it. On CUDA only.")
 GPU_MEMORY = Metric("headrace.gpu.memory.used", "By", _GAUGE, ("gpu",), "As NVML has it. On CUDA only.")
@@ -356,7 +356,7 @@ OURS = (
     COMPUTED_TOKENS,
     ENGINE_TIME,
     BUSY,
-    STEP_TIME_ERROR,
+    PREDICTION_ERROR,
     GPU_UTILIZATION,
     GPU_MEMORY,
     GPU_ENERGY,

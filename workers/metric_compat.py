@@ -5,7 +5,7 @@ ours that each is a copy of. A `_total` that a counter's name ends with is left 
 """
 
 from workers.metric import Kind, Metric
-from workers.metric_catalogue import OURS
+from workers.metric_catalogue import INTER_TOKEN_GAP, OURS, SWAP_TIME
 from workers.metric_conventions import CONVENTIONS
 
 __all__ = ["COMPAT", "declared"]
@@ -15,7 +15,6 @@ _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
 _MODEL = ("model_name",)
-_GAPS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 
 VLLM_RUNNING = Metric("vllm:num_requests_running", "", _GAUGE, _MODEL, "Requests that hold a slot.")
 VLLM_WAITING = Metric("vllm:num_requests_waiting", "", _GAUGE, _MODEL, "Requests not dispatched yet, or suspended.")
@@ -51,7 +50,12 @@ VLLM_TTFT = Metric(
     ),
 )
 VLLM_GAP = Metric(
-    "vllm:inter_token_latency_seconds", "", _HISTOGRAM, _MODEL, "headrace.inter_token.gap, over all classes.", _GAPS
+    "vllm:inter_token_latency_seconds",
+    "",
+    _HISTOGRAM,
+    _MODEL,
+    "headrace.inter_token.gap, over all classes.",
+    INTER_TOKEN_GAP.bounds,
 )
 VLLM_E2E = Metric(
     "vllm:e2e_request_latency_seconds",
@@ -82,7 +86,7 @@ LLM_SWAP = Metric(
     _HISTOGRAM,
     ("direction",),
     "headrace.swap.time.",
-    (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0),
+    SWAP_TIME.bounds,
 )
 SCHEDULER_WAIT = Metric("scheduler_wait_time", "", _HISTOGRAM, _TENANT_CLASS, "headrace.wait.time, in seconds.", _WAITS)
 SCHEDULER_PREEMPTIONS = Metric(

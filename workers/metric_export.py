@@ -28,20 +28,17 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from workers.distribution import DistributionSnapshot
+from workers.errors import EndpointError
 from workers.metric import Kind, Metric
 from workers.metric_store import Labels, MetricStore, Value
 from workers.telemetry import otlp_is_wanted, otlp_metric_exporter, resource
 
-__all__ = ["CONTENT_TYPE", "EndpointError", "MetricExport"]
+__all__ = ["CONTENT_TYPE", "MetricExport"]
 
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SCOPE = InstrumentationScope("headrace")
-
-
-class EndpointError(Exception):
-    """The metrics endpoint can't be opened; the message names address, reason and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +75,16 @@ class MetricExport:
         """Of the open endpoint."""
 
     def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Raises `EndpointError`."""
         # Scope labels would say the same on every series.
         self._adopt(PrometheusMetricReader(scope_info_enabled=False, registry=self._registry))
         if otlp_is_wanted("METRICS") and (exporter := otlp_metric_exporter()) is not None:
@@ -86,31 +93,16 @@ class MetricExport:
             try:
                 self._serving = start_http_server(self._port, self._host, self._registry)
             except OSError as error:
-                self._shut_down()
+                self.close()
                 raise EndpointError(
                     f"telemetry.metrics_port = {self._port}: no endpoint on {self._host} ({error.strerror}): choose "
                     "another port, or 0 for any that is free"
                 ) from error
             self.port = self._serving[0].server_port
             log.info("metrics: http://%s:%d/metrics", self._host, self.port)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Pushes what has not been pushed. Blocks while it does."""
-        self._shut_down()
-
-    def text(self) -> bytes:
-        """What the endpoint answers, as `CONTENT_TYPE` says. Some milliseconds: not for the event loop."""
-        return generate_latest(self._registry)
-
-    def _adopt(self, reader: sdk.MetricReader) -> None:
-        # The one seam: what `MeterProvider` calls for each of its readers.
-        reader._set_collect_callback(self._source.collect)
-        self._readers.append(reader)
-
-    def _shut_down(self) -> None:
+    def close(self) -> None:
+        """Push what has not been pushed, and end. Blocks while it does."""
         if self._serving is not None:
             server, thread = self._serving
             self._serving = None
@@ -120,6 +112,15 @@ class MetricExport:
         for reader in self._readers:
             reader.shutdown()
         self._readers.clear()
+
+    def text(self) -> bytes:
+        """What the endpoint answers, as `CONTENT_TYPE` says. Some milliseconds: not for the event loop."""
+        return generate_latest(self._registry)
+
+    def _adopt(self, reader: sdk.MetricReader) -> None:
+        # The one seam: what `MeterProvider` calls for each of its readers.
+        reader._set_collect_callback(self._source.collect)
+        self._readers.append(reader)
 
 
 def _metric(metric: Metric, values: dict[Labels, Value], started_ns: int, now_ns: int) -> sdk.Metric:

@@ -48,6 +48,11 @@ class Outbox:
     def full(self) -> bool:
         return self._undelivered_bytes >= self._max_pending_bytes
 
+    @property
+    def undelivered_bytes(self) -> int:
+        """Of terminal replies, roughly."""
+        return self._undelivered_bytes
+
     def tokens(self, arrival: Arrival, prepared: PreparedRequest, token_ids: list[int], text: str | None) -> None:
         with self._lock:
             publication = self._publication(arrival, prepared)

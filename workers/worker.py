@@ -29,8 +29,9 @@ from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
 from topics.producer import DeltaProducer
-from topics.record_producer import ProducerStoppedError
+from topics.record_producer import ProducerStatistics, ProducerStoppedError
 from topics.terminal_replies import Fate, TerminalReplies
+from topics.transactional_replies import TransactionStatistics
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
@@ -48,6 +49,7 @@ from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -80,6 +82,11 @@ class WorkerStatistics:
     ingress: IngressStatistics
     residency: dict[PriorityClass, ClassResidency]
     consumers: dict[PriorityClass, ConsumerStatistics]
+    transactions: dict[PriorityClass, TransactionStatistics | None]
+    """None: delivery is at least once."""
+    deltas: ProducerStatistics
+    undelivered_bytes: int
+    """Of terminal replies."""
 
 
 class Worker:
@@ -119,7 +126,7 @@ class Worker:
             default_reply_topic=self._topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
-            accept=self._inbox.put,
+            accept=self._accept,
             refuse=self._refuse,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
@@ -154,6 +161,17 @@ class Worker:
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
             cpu_clock=time.thread_time,
+            observed=config.telemetry.enabled,
+        )
+        self._telemetry = WorkerTelemetry(
+            config.telemetry,
+            observer=self._parts.observer,
+            model=model.served_names[0],
+            max_sequences=config.engine.max_sequences,
+            slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+            known_tenants=list(config.scheduling.tenant_weights),
+            topics=self._topics,
+            statistics=self.statistics,
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
@@ -181,6 +199,7 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            on_tokens=self._telemetry.tokens,
         )
 
     @staticmethod
@@ -207,13 +226,15 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
 
-        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
+        Raises `TopicsNotReadyError`, `EndpointError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
         """
         self._loop = asyncio.get_running_loop()
         if stop.is_set():
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
+            await self._telemetry.open()
+            clean_up.push_async_callback(self._telemetry.close)
             replies = [channel.replies for channel in self._channels.values()]
             producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
             clean_up.push_async_callback(_stop_all, producers)
@@ -254,6 +275,7 @@ class Worker:
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
+        tasks.create_task(self._telemetry.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -359,20 +381,31 @@ class Worker:
             ingress=self._ingress.statistics(),
             residency=self._residency.statistics(),
             consumers={priority: channel.consumer.statistics() for priority, channel in self._channels.items()},
+            transactions={priority: channel.transactions() for priority, channel in self._channels.items()},
+            deltas=self._deltas.statistics(),
+            undelivered_bytes=self._outbox.undelivered_bytes,
         )
 
     # --- what channels tell (event loop) --------------------------------------------------------------------------
 
+    def _accept(self, arrival: Arrival) -> None:
+        self._telemetry.arrived(arrival)
+        self._inbox.put(arrival)
+
     def _revoke(self, partition: PartitionEpoch) -> None:
+        self._telemetry.revoked(partition)
         self._egress.revoke(*partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._telemetry.refused(refusal)
         self._egress.refuse(refusal)
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
+        if settled.fate is Fate.DELIVERED:
+            self._telemetry.settled(settled)
         if publication is None:
             return
         was_full = self._outbox.full

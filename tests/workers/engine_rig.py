@@ -48,6 +48,7 @@ class Rig:
     scheduling: dict[str, object] = field(default_factory=dict)
     """Further settings of the section."""
     num_blocks: int = 64
+    observed: bool = True
     stop: tuple[str, ...] = ()
     refuse: dict[str, RequestError] = field(default_factory=dict)
     """Request ids that staging refuses."""
@@ -86,6 +87,7 @@ class Rig:
             new_detokenizer=letter_detokenizer,
             clock=self.clock,
             cpu_clock=self.clock,
+            observed=self.observed,
         )
 
     def arrive(
