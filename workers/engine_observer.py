@@ -26,6 +26,7 @@ from scheduling.state import RequestState
 from scheduling.tree_statistics import TreeStatistics
 from workers.distribution import Distribution, DistributionSnapshot
 from workers.metric_catalogue import INTER_TOKEN_GAP, STEP_SEQUENCES, STEP_TIME, STEP_TOKENS, SWAP_TIME
+from workers.request import Arrival
 
 __all__ = ["EngineObserver", "EngineSnapshot", "ObserverDistributions", "Preempted"]
 
@@ -133,17 +134,18 @@ class EngineObserver:
             kind = kind._replace(tenant=_OTHER)
         self._preempted[kind] += 1
 
-    def turn(self, now: float, oldest: Callable[[], Iterable[tuple[PriorityClass, float]]]) -> None:
-        """The engine's turn ends. `oldest`: arrival times, at least of the one of each class that waits longest."""
+    def turn(self, now: float, oldest: Callable[[], Iterable[Arrival]]) -> None:
+        """The engine's turn ends. `oldest`: at least the one of each class that waits longest."""
         if now >= self._due_s:
             self._due_s = now + _INTERVAL_S
             self.look(now, oldest())
 
-    def look(self, now: float, oldest: Iterable[tuple[PriorityClass, float]]) -> None:
+    def look(self, now: float, oldest: Iterable[Arrival]) -> None:
         """Replace the snapshot."""
         count = self._index.count
         arrived: dict[PriorityClass, float] = {}
-        for priority, arrived_s in oldest:
+        for arrival in oldest:
+            priority, arrived_s = arrival.origin_class, arrival.arrived_s
             arrived[priority] = min(arrived.get(priority, arrived_s), arrived_s)
         running = {priority: self._scheduler.running_of(priority) for priority in _CLASSES}
         self.snapshot = EngineSnapshot(
