@@ -3,21 +3,17 @@
 Knows consumers, the residency and producers by their statistics, and the names their figures go under.
 """
 
-from typing import TYPE_CHECKING
-
 from workers import metric_catalogue as ours
 from workers import metric_conventions as conventions
 from workers.metric_store import Reading
-
-if TYPE_CHECKING:
-    from workers.worker import WorkerStatistics
+from workers.worker_statistics import WorkerStatistics
 
 __all__ = ["read_delivery"]
 
 _SYSTEM = "kafka"
 
 
-def read_delivery(reading: Reading, statistics: "WorkerStatistics", deltas_topic: str) -> None:
+def read_delivery(reading: Reading, statistics: WorkerStatistics, deltas_topic: str) -> None:
     for priority, consumer in statistics.consumers.items():
         label = priority.label
         reading.set(conventions.CONSUMED_MESSAGES, consumer.records, _SYSTEM, "poll", consumer.topic)

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,32 +23,31 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
-from topics.consumer import ConsumerStatistics, PartitionEpoch
+from topics.consumer import PartitionEpoch
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
 from topics.producer import DeltaProducer
-from topics.record_producer import ProducerStatistics, ProducerStoppedError
+from topics.record_producer import ProducerStoppedError
 from topics.terminal_replies import Fate, TerminalReplies
-from topics.transactional_replies import TransactionStatistics
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import EngineStatistics
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
-from workers.ingress import Ingress, IngressStatistics, Refusal
+from workers.ingress import Ingress, Refusal
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
-from workers.residency import ClassResidency, Residency
+from workers.residency import Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.worker_statistics import WorkerStatistics
 from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
@@ -74,20 +72,6 @@ class TopicsNotReadyError(Exception):
 
 class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics:
-    engine: EngineStatistics
-    """Read from another thread than the engine's own: each figure is right, together they may be a step apart."""
-    ingress: IngressStatistics
-    residency: dict[PriorityClass, ClassResidency]
-    consumers: dict[PriorityClass, ConsumerStatistics]
-    transactions: dict[PriorityClass, TransactionStatistics | None]
-    """None: delivery is at least once."""
-    deltas: ProducerStatistics
-    undelivered_bytes: int
-    """Of terminal replies."""
 
 
 class Worker:
@@ -164,7 +148,7 @@ class Worker:
             cpu_clock=time.thread_time,
             observed=config.telemetry.enabled,
         )
-        self._telemetry = WorkerTelemetry(
+        self.telemetry = WorkerTelemetry(
             config.telemetry,
             observer=self._parts.observer,
             model=model.served_names[0],
@@ -200,7 +184,7 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
-            on_tokens=self._telemetry.tokens,
+            on_tokens=self.telemetry.tokens,
             token_bytes=new_detokenizer.token_bytes,
         )
 
@@ -235,8 +219,8 @@ class Worker:
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
-            await self._telemetry.open()
-            clean_up.push_async_callback(self._telemetry.close)
+            await self.telemetry.open()
+            clean_up.push_async_callback(self.telemetry.close)
             replies = [channel.replies for channel in self._channels.values()]
             producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
             clean_up.push_async_callback(_stop_all, producers)
@@ -277,7 +261,7 @@ class Worker:
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
-        tasks.create_task(self._telemetry.run(ended))
+        tasks.create_task(self.telemetry.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -391,23 +375,23 @@ class Worker:
     # --- what channels tell (event loop) --------------------------------------------------------------------------
 
     def _accept(self, arrival: Arrival) -> None:
-        self._telemetry.arrived(arrival)
+        self.telemetry.arrived(arrival)
         self._inbox.put(arrival)
 
     def _revoke(self, partition: PartitionEpoch) -> None:
-        self._telemetry.revoked(partition)
+        self.telemetry.revoked(partition)
         self._egress.revoke(*partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._telemetry.refused(refusal)
+        self.telemetry.refused(refusal)
         self._egress.refuse(refusal)
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
         if settled.fate is Fate.DELIVERED:
-            self._telemetry.settled(settled)
+            self.telemetry.settled(settled)
         if publication is None:
             return
         was_full = self._outbox.full

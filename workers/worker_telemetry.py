@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo
@@ -31,9 +30,7 @@ from workers.slo import SloTracker
 from workers.telemetry_config import TelemetryConfig
 from workers.tenant_labels import TenantLabels
 from workers.terminal_writer import ReplyTopics, Settled
-
-if TYPE_CHECKING:
-    from workers.worker import WorkerStatistics
+from workers.worker_statistics import WorkerStatistics
 
 __all__ = ["WorkerTelemetry"]
 
@@ -55,7 +52,7 @@ class WorkerTelemetry:
         slos: Mapping[PriorityClass, Slo],
         known_tenants: list[str],
         topics: ReplyTopics,
-        statistics: Callable[[], "WorkerStatistics"],
+        statistics: Callable[[], WorkerStatistics],
     ) -> None:
         """`observer`: the engine's; None: telemetry is off. `known_tenants` get series of their own before others."""
         self._config = config
@@ -63,6 +60,7 @@ class WorkerTelemetry:
         self._statistics = statistics
         self._deltas_topic = topics.deltas
         self._latest: WorkerStatistics | None = None
+        self._looked = asyncio.Event()
         self._slos = SloTracker(slos)
         self._tenants = TenantLabels(config.max_tenants, known_tenants)
         self._throughput = TenantThroughput()
@@ -100,8 +98,14 @@ class WorkerTelemetry:
             self.look(now, now - looked_s)
             looked_s = now
 
+    async def next_look(self) -> None:
+        """Return after the next look: what is read then is not older than this call, but for the engine's second."""
+        await self._looked.wait()
+
     def look(self, now: float, elapsed_s: float) -> None:
         """A second is over."""
+        self._looked.set()
+        self._looked = asyncio.Event()
         self._latest = statistics = self._statistics()
         if self._engine is not None:
             self._engine.look(now, statistics.engine)
