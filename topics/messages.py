@@ -68,7 +68,7 @@ FinishReason = Literal["stop", "length"]
 class WireModel(BaseModel):
     """Immutable, strict, closed: an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 # --- requests ---

@@ -32,6 +32,7 @@ COMMANDS = {
     "collect": "gather the results of all jobs into files, until Ctrl-C",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
+    "schema": "print the contract: AsyncAPI, JSON Schemas",
     "simulate": "replay request traces on virtual time, under several policies side by side",
     "config": "print the effective configuration with every field's meaning",
     "bench": "measure: bench engine, bench delivery",
