@@ -31,6 +31,7 @@ from topics.headers import (
     TRACESTATE,
     ReplyEvent,
 )
+from topics.stage_times import SERVER_TIMING
 
 __all__ = ["DEAD_LETTER_HEADERS", "REQUEST_HEADERS", "HeaderRow", "delta_headers", "headers_schema", "terminal_headers"]
 
@@ -98,7 +99,7 @@ def delta_headers() -> tuple[HeaderRow, ...]:
 
 def terminal_headers(event: ReplyEvent) -> tuple[HeaderRow, ...]:
     assert event.terminal, f"{event = }"
-    return _reply_headers([event])
+    return (*_reply_headers([event]), HeaderRow(SERVER_TIMING, "Where the time went: W3C Server Timing, milliseconds."))
 
 
 DEAD_LETTER_HEADERS: Sequence[HeaderRow] = (

@@ -47,7 +47,8 @@ from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without

@@ -133,7 +133,16 @@ def test_a_request_that_a_worker_takes_is_one_by_the_contract(body: dict[str, An
 
 @pytest.mark.parametrize(
     "change",
-    [{"n": 2}, {"temperature": 3}, {"unknown": 1}, {"messages": []}, {"prompt": "both"}, {"stop": ["a"] * 5}],
+    [
+        {"n": 2},
+        {"temperature": 3},
+        {"unknown": 1},
+        {"messages": []},
+        {"prompt": "both"},
+        {"stop": ["a"] * 5},
+        {"stop": ""},
+        {"priority": 4},
+    ],
 )
 def test_a_body_that_a_worker_refuses_is_none_by_the_contract(change: dict[str, Any]) -> None:
     body = BODIES[0] | change
