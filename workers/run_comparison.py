@@ -191,7 +191,8 @@ def _blocks(draws: int, places: NDArray[np.int64], random: np.random.Generator) 
     """Draws × places: runs of neighbours, the last one of a draw cut."""
     length = max(1, isqrt(len(places)))
     starts = random.integers(0, len(places) - length + 1, size=(draws, -(-len(places) // length)))
-    return places[(starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, : len(places)]]
+    drawn: NDArray[np.int64] = places[(starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, : len(places)]]
+    return drawn
 
 
 def _ratio(a: Floats, b: Floats) -> Floats:
