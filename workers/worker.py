@@ -47,7 +47,8 @@ from workers.request import Arrival
 from workers.residency import Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
 from workers.worker_statistics import WorkerStatistics
 from workers.worker_telemetry import WorkerTelemetry
