@@ -7,7 +7,7 @@ code runs under a simulated runner on virtual time.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -303,7 +303,7 @@ class Engine:
         stop = None
         if prepared.stop:
             stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
-        self._requests[row] = EngineRequest(
+        request = self._requests[row] = EngineRequest(
             row=row,
             arrival=arrival,
             prepared=prepared,
@@ -313,13 +313,29 @@ class Engine:
             stop=stop,
         )
         self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        if (reason := self._take_up(request, message.output_token_ids)) is not None:
+            # An earlier attempt came to the end, and its terminal reply to nobody.
+            self._scheduler.cancel(row, now)
+            self._end(row, reason, now)
+            return
+        # What was told already is computed again, like a prompt.
         self._scheduler.staged(
             row,
-            len(prepared.prompt_token_ids),
-            prepared.max_output_tokens,
+            len(request.token_ids),
+            prepared.max_output_tokens - request.told_tokens,
             now,
-            block_names=self._requests[row].block_names,
+            block_names=request.block_names,
         )
+
+    def _take_up(self, request: EngineRequest, token_ids: Sequence[int]) -> FinishReason | None:
+        """Go on behind tokens that an earlier attempt has told, as if they had just been sampled: so text, stop strings
+        and names of blocks are what they were. A finish reason if nothing is left to be sampled."""
+        for token in token_ids:
+            reason = self._take(request, token)
+            if reason is not None:
+                return reason
+        request.told_tokens = request.output_tokens
+        return None
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -385,13 +401,17 @@ class Engine:
 
     def _accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:
         """Take a sampled token; say whether it was the last."""
-        request.token_ids.append(token)
-        if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
-            self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
-        timeline, prepared = request.timeline, request.prepared
+        timeline = request.timeline
         timeline.last_token_s = now
         if timeline.first_token_s is None:
             timeline.first_token_s = now
+        return self._take(request, token)
+
+    def _take(self, request: EngineRequest, token: int) -> FinishReason | None:
+        prepared = request.prepared
+        request.token_ids.append(token)
+        if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
+            self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
         reason = None
         if token in prepared.eos_token_ids:
             reason = FinishReason.STOP
@@ -429,7 +449,8 @@ class Engine:
             self._failed += 1
         else:
             self._ended += 1
-            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
+            told = 0 if request is None else request.told_tokens
+            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
         prepared = None if request is None else request.prepared
         self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output))
         self._forget(row)
