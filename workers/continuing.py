@@ -10,7 +10,8 @@ beginning of this attempt's answer. Nothing else is kept: penalties, stop string
 and what is drawn next hangs on seed and position alone.
 
 Where that is impossible the stream says `reset` and begins again: records are gone or can't be read, there is more to
-read than is allowed, the model has another name, or the tokens make another text than was told.
+read than is allowed, the model has another name, the tokens make another text than was told, or log probabilities are
+asked for, which the final has of all tokens.
 """
 
 import asyncio
@@ -161,6 +162,8 @@ class Continuing:
         if not history.seq:
             # Nothing was told; unless it was, and is gone.
             return again if self._attempts.reached(arrival) else StreamStart()
+        if prepared.sampling.logprobs is not None:
+            return again  # those of the tokens before are not known any more
         if history.models - {prepared.model}:
             log.warning("the stream of %s begins again: it was begun by another model", arrival.id)
             return again

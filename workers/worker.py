@@ -42,7 +42,8 @@ from workers.config import WorkerConfig
 from workers.continuing import Continuing
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Drain, EngineStatistics, NewTree, QuotaShare, Revoked
+from workers.engine import EngineStatistics
+from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.giving_up import GivingUp
 from workers.health import HealthFile
@@ -202,6 +203,7 @@ class Worker:
             groups=groups,
             new_detokenizer=new_detokenizer,
             attempts=self._attempts,
+            token_bytes=new_detokenizer.token_bytes,
         )
         limit = DeadLetterLimit(
             kafka,

@@ -8,7 +8,7 @@ import orjson
 
 from scheduling.priority import PriorityClass
 from tests.workers.attempt_rig import AttemptRig
-from tests.workers.engine_rig import Rig, letter_detokenizer
+from tests.workers.engine_rig import Rig, letter_detokenizer, token_bytes
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.replies import OutboundRecord
 from workers.config import EgressConfig
@@ -66,6 +66,7 @@ class Scene:
             groups={P1: "g"},
             new_detokenizer=letter_detokenizer,
             attempts=self.attempts.attempts,
+            token_bytes=token_bytes,
             **fakes,
         )
 
