@@ -89,8 +89,18 @@ class ProgressJournal:
         self._prior[topic, partition] = found
 
     def prior(self, record: RecordId) -> PriorAttempts | None:
-        """Of a record that is handed out; once."""
+        """Of a record that is handed out, or was; once."""
         return self._prior.get((record.topic, record.partition), {}).pop(record.offset, None)
+
+    def fewest_crashes_behind(self, record: RecordId) -> int | None:
+        """Of the suspects behind this record in its partition, which are still to be handed out; None: there are none.
+
+        What stands before it and was not handed out is there no more.
+        """
+        left = self._prior.get((record.topic, record.partition), {})
+        for offset in [offset for offset in left if offset < record.offset]:
+            del left[offset]
+        return min((prior.crashes for prior in left.values() if prior.crashes), default=None)
 
     def forget(self, topic: str, partition: int) -> None:
         """The partition is another's now."""

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.progress_journal import ProgressJournal
@@ -88,12 +89,13 @@ class Attempts:
         give_up: Callable[[Arrival, PriorAttempts], None],
         on_broken: Callable[[BaseException], None],
         call_soon: Callable[[Callable[[], None]], object],
+        full: Callable[[PriorityClass], bool],
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
         `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
-        thread. `on_broken`: the journal takes nothing any more."""
+        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now."""
         self._journal = journal
         self._accept = accept
         self._stage = stage
@@ -102,10 +104,13 @@ class Attempts:
         self._give_up = give_up
         self._on_broken = on_broken
         self._call_soon = call_soon
+        self._full = full
         self._wall_ms = wall_ms
         self._monotonic_s = monotonic_s
         self._gate = StartGate(let_in, self._run_again)
         self._suspects = Suspects()
+        self._last_of: dict[tuple[str, int], RecordId] = {}
+        """The newest record of each partition."""
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, _Begun] = {}
@@ -124,8 +129,11 @@ class Attempts:
     def take(self, arrival: Arrival) -> None:
         """Queue it, keep it until its turn comes, or give it up."""
         prior = self._journal.prior(arrival.id)
+        self._last_of[arrival.id.topic, arrival.id.partition] = arrival.id
         if prior is None:
             self._accept(arrival)
+            if len(self._suspects):
+                self._queue_suspects()
             return
         self._prior[arrival_key(arrival)] = prior
         if prior.crashes >= MOST_CRASHES:
@@ -133,9 +141,9 @@ class Attempts:
             self._give_up(arrival, prior)
         elif prior.crashes:
             self._suspects.add(arrival, prior.crashes)
-            self._queue_suspects()
         else:
             self._accept(arrival)
+        self._queue_suspects()
 
     # --- it is begun ------------------------------------------------------------------------------------------------
 
@@ -309,8 +317,12 @@ class Attempts:
     # --- suspects ---------------------------------------------------------------------------------------------------
 
     def _queue_suspects(self) -> None:
-        for arrival in self._suspects.take_for_engine():
+        for arrival in self._suspects.take_for_engine(self._may_go):
             self._accept(arrival)
+
+    def _may_go(self, arrival: Arrival, crashes: int) -> bool:
+        fewest = self._journal.fewest_crashes_behind(self._last_of[arrival.id.topic, arrival.id.partition])
+        return fewest is None or fewest >= crashes or self._full(arrival.origin_class)
 
     def _next_suspect(self, key: ArrivalKey) -> None:
         if not len(self._suspects):

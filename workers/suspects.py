@@ -9,10 +9,12 @@ Unsuspected requests go on beside it.
 
 Order: most urgent class first, then who has the fewest crashes: an innocent request that was hit twice by others'
 crashes would be hit a third time only if everybody else was hit twice as well. So a kill now and then, which has
-nothing to do with any request, gives nobody up.
+nothing to do with any request, gives nobody up. Who has come first waits for those of fewer crashes that are known to
+come: else the oldest suspect would always be the first after a restart, and be hit by every crash.
 """
 
 from bisect import insort
+from collections.abc import Callable
 
 from scheduling.priority import PriorityClass
 from workers.request import Arrival
@@ -39,15 +41,19 @@ class Suspects:
         self._arrived += 1
         insort(self._waiting.setdefault(arrival.service_class, []), (crashes, self._arrived, arrival), key=_order)
 
-    def take_for_engine(self) -> list[Arrival]:
-        """Whose turn it is to be queued."""
+    def take_for_engine(self, may_go: Callable[[Arrival, int], bool]) -> list[Arrival]:
+        """Whose turn it is to be queued. `may_go`: not if somebody of fewer crashes is still to come."""
         taken: list[Arrival] = []
         for priority in [each for each in self._waiting if each not in self._in_engine]:
-            _, _, arrival = self._waiting[priority].pop(0)
-            if not self._waiting[priority]:
+            waiting = self._waiting[priority]
+            chosen = next((each for each in waiting if may_go(each[2], each[0])), None)
+            if chosen is None:
+                continue
+            waiting.remove(chosen)
+            if not waiting:
                 del self._waiting[priority]
-            self._in_engine[priority] = arrival_key(arrival)
-            taken.append(arrival)
+            self._in_engine[priority] = arrival_key(chosen[2])
+            taken.append(chosen[2])
         return taken
 
     def may_begin(self, arrival: Arrival) -> bool:

@@ -132,6 +132,7 @@ class Worker:
             give_up=self._give_up,
             on_broken=self._on_thread_broken,
             call_soon=self._on_loop,
+            full=self._residency.paused,
         )
         self._ingress = Ingress(
             config.ingress,

@@ -26,7 +26,7 @@ __all__ = ["DEADLY", "Hook", "install", "mutate"]
 
 
 DEADLY = 77
-"""A token id that no model of the chaos tests says."""
+"""The second token id of a prompt that ends its worker."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class _Runner:
 
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         if self._hook.place == "deadly":
-            if any(DEADLY in each.token_ids for each in sequences):
+            if any(each.start == 0 and each.token_ids[1] == DEADLY for each in sequences):
                 self._hook.visit()
             return self._runner.step(sequences)  # type: ignore[no-any-return]
         prefills = any(each.start == 0 for each in sequences)

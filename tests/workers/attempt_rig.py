@@ -33,6 +33,10 @@ class Journal:
     def prior(self, record: RecordId) -> PriorAttempts | None:
         return self.left.pop(record, None)
 
+    def fewest_crashes_behind(self, record: RecordId) -> int | None:
+        behind = [prior.crashes for each, prior in self.left.items() if each[:2] == record[:2]]
+        return min(filter(None, behind), default=None)
+
     def forget(self, topic: str, partition: int) -> None:
         self.left = {record: prior for record, prior in self.left.items() if record[:2] != (topic, partition)}
 
@@ -59,6 +63,7 @@ class AttemptRig:
     def __init__(self) -> None:
         self.journal = Journal()
         self.now_s = 0.0
+        self.full = False
         self.queued: list[Arrival] = []
         self.staging: list[StageJob] = []
         self.let_in: list[Staged | Refused] = []
@@ -74,6 +79,7 @@ class AttemptRig:
             give_up=lambda arrival, _: self.given_up.append(arrival),
             on_broken=self._broken,
             call_soon=lambda call: call(),
+            full=lambda _: self.full,
             wall_ms=lambda: int(self.now_s * 1000),
             monotonic_s=lambda: self.now_s,
         )

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from scheduling.priority import PriorityClass
 from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import Rig
@@ -113,6 +115,18 @@ async def test_of_two_suspects_the_one_with_fewer_crashes_is_first() -> None:
         rig.attempts.take(arrival)
     rig.attempts.settled(first.record, first.epoch)
     assert rig.queued == [first, once]
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_suspect_waits_for_those_of_fewer_crashes_that_are_to_come_unless_none_can(full: bool) -> None:
+    rig = AttemptRig()
+    twice, once = arrivals(P1, P1)
+    rig.journal.left = {twice.id: crashed(2), once.id: crashed(1)}
+    rig.full = full
+    rig.attempts.take(twice)
+    assert rig.queued == ([twice] if full else [])
+    rig.attempts.take(once)
+    assert rig.queued == ([twice] if full else [once])
 
 
 async def test_a_suspect_is_cleared_when_it_is_noted_to_have_come_further_than_ever_before() -> None:
