@@ -138,6 +138,7 @@ class Attempts:
         self._prior[arrival_key(arrival)] = prior
         if prior.crashes >= MOST_CRASHES:
             self._given_up += 1
+            self._suspects.give_up(arrival_key(arrival))
             self._give_up(arrival, prior)
         elif prior.crashes:
             self._suspects.add(arrival, prior.crashes)

@@ -29,17 +29,22 @@ class Suspects:
         """By crashes and order of arrival. Bounded by the residency."""
         self._in_engine: dict[PriorityClass, ArrivalKey] = {}
         self._running: ArrivalKey | None = None
+        self._giving_up: set[ArrivalKey] = set()
         self._held: dict[PriorityClass, Arrival] = {}
         """Handed out by the scheduler, and another one runs."""
         self._arrived = 0
 
     def __len__(self) -> int:
-        """In the engine or waiting for it."""
-        return sum(map(len, self._waiting.values())) + len(self._in_engine)
+        """In the engine, waiting for it, or being given up."""
+        return sum(map(len, self._waiting.values())) + len(self._in_engine) + len(self._giving_up)
 
     def add(self, arrival: Arrival, crashes: int) -> None:
         self._arrived += 1
         insort(self._waiting.setdefault(arrival.service_class, []), (crashes, self._arrived, arrival), key=_order)
+
+    def give_up(self, key: ArrivalKey) -> None:
+        """One that is not run any more: until it has left nobody begins, whose end might come before its answer."""
+        self._giving_up.add(key)
 
     def take_for_engine(self, may_go: Callable[[Arrival, int], bool]) -> list[Arrival]:
         """Whose turn it is to be queued. `may_go`: not if somebody of fewer crashes is still to come."""
@@ -58,7 +63,7 @@ class Suspects:
 
     def may_begin(self, arrival: Arrival) -> bool:
         """Whether this one, which the scheduler would run, may run now. No: `take_held` gives it when it may."""
-        if self._running is None:
+        if self._running is None and not self._giving_up:
             self._running = arrival_key(arrival)
             return True
         self._held[arrival.service_class] = arrival
@@ -66,7 +71,7 @@ class Suspects:
 
     def take_held(self) -> Arrival | None:
         """The next one that may begin."""
-        if self._running is not None or not self._held:
+        if self._running is not None or self._giving_up or not self._held:
             return None
         arrival = self._held.pop(min(self._held))
         self._running = arrival_key(arrival)
@@ -76,6 +81,7 @@ class Suspects:
         """It has ended, or is suspected no more, or its partition is another's; wherever it is."""
         if self._running == key:
             self._running = None
+        self._giving_up.discard(key)
         self._in_engine = {priority: each for priority, each in self._in_engine.items() if each != key}
         self._held = {priority: each for priority, each in self._held.items() if arrival_key(each) != key}
 

@@ -167,6 +167,19 @@ async def test_a_request_that_three_crashes_count_against_is_given_up_with_its_n
     assert len(rig.attempts.ending(arrival.record, arrival.epoch).beside) == 1
 
 
+async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
+    rig = AttemptRig()
+    suspect, guilty = arrivals(P1, P1)
+    rig.journal.left = {suspect.id: crashed(1), guilty.id: crashed(3)}
+    rig.attempts.take(suspect)
+    rig.attempts.take(guilty)
+    await begin(rig, suspect)
+    assert rig.journal.written == []
+    rig.attempts.ending(guilty.record, guilty.epoch)
+    rig.attempts.settled(guilty.record, guilty.epoch)
+    assert [record for record, _ in rig.journal.written] == [suspect.id]
+
+
 async def test_notes_of_what_nobody_suspects_come_now_and_then_and_the_reply_waits_for_the_last() -> None:
     rig = AttemptRig()
     (arrival,) = arrivals(P1)
