@@ -45,6 +45,7 @@ from workers.egress import Egress
 from workers.engine import EngineStatistics
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
+from workers.errors import StepHangs
 from workers.giving_up import GivingUp
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
@@ -56,6 +57,7 @@ from workers.residency import ClassResidency, Residency
 from workers.staging import Staged, StageJob, Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -68,6 +70,9 @@ _DELIVERY_GRACE_S = 10.0
 """At the end, how long replies may take to reach the broker."""
 _LAST_STEP_S = 15.0
 """A step that takes longer is taken for stuck."""
+_STUCK_S = 60.0
+_STUCK_STEPS = 30
+"""Planned steps after which one that still runs is taken for hung."""
 _PRODUCER_GRACE_S = 2.0
 _SHARE_INTERVAL_S = 1.0
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
@@ -79,6 +84,11 @@ class TopicsNotReadyError(Exception):
 
 class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
+
+
+_OURS = (WorkerFailedError, KafkaUnavailableError)
+_OUR_ENDS = (StepHangs, TooManyDeadLettersError)
+"""What ends the worker, to be said in its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +277,13 @@ class Worker:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(stop, tasks)
             except ExceptionGroup as group:
-                expected, bugs = group.split(
-                    (WorkerFailedError, TooManyDeadLettersError, KafkaUnavailableError, *_DELIVERY_BROKE)
-                )
+                expected, bugs = group.split((*_OURS, *_OUR_ENDS, *_DELIVERY_BROKE))
                 if expected is None or bugs is not None:
                     raise
                 error = expected.exceptions[0]
                 if isinstance(error, _DELIVERY_BROKE):
                     raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
-                if isinstance(error, TooManyDeadLettersError):
+                if isinstance(error, _OUR_ENDS):
                     raise WorkerFailedError(str(error)) from group
                 raise error from group
 
@@ -297,6 +305,7 @@ class Worker:
         egress = tasks.create_task(self._egress.run())
         besides = [tasks.create_task(self._giving_up.run()), tasks.create_task(self._continuing.run())]
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
+        tasks.create_task(self._watchdog().run(ended))
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
         quotas = self._config.scheduling.quotas
@@ -316,12 +325,13 @@ class Worker:
             ended.set()
             for task in besides:
                 task.cancel()
-            if self._thread_error is None:
-                await self._give_back()
+            await self._give_back()
             await self._leave_groups()
 
     async def _give_back(self) -> None:
-        """What runs takes no blame for this end, which is none of its doing."""
+        """What runs takes no blame for an end that is none of its doing: the engine neither broke nor hangs."""
+        if self._thread_error is not None or not await asyncio.to_thread(self._thread.stop, _LAST_STEP_S):
+            return
         self._attempts.give_back()
         try:
             async with asyncio.timeout(_PRODUCER_GRACE_S):
@@ -392,6 +402,10 @@ class Worker:
             for task in (egress, *writers):
                 task.cancel()
         self._raise_if_broken()
+
+    def _watchdog(self) -> Watchdog:
+        longest_s = self._config.engine.step_timeout_s or max(_STUCK_S, _STUCK_STEPS * self._step_cap_s)
+        return Watchdog(lambda: self._thread.pulse_s, longest_s)
 
     def _health(self, path: Path) -> HealthFile:
         return HealthFile(
