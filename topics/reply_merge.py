@@ -25,6 +25,7 @@ from topics.errors import RequestError
 from topics.headers import ReplyEvent
 from topics.reply_chunks import read_chunk
 from topics.reply_reader import Reply
+from topics.stage_times import StageTimes
 
 __all__ = [
     "Answer",
@@ -88,6 +89,8 @@ class Answer:
     first_delta_s: float | None
     """None: no delta arrived (`stream` was not asked for, or the final came first)."""
     ended_s: float
+    stages: StageTimes | None = None
+    """Where the time went, as the worker says."""
 
 
 class ReplyMerge:
@@ -160,6 +163,7 @@ class ReplyMerge:
                     sent_s=self._sent_s,
                     first_delta_s=self._first_delta_s,
                     ended_s=self._ended_s,
+                    stages=self._terminal.stages,
                 )
         except (RequestError, KeyError, IndexError, TypeError) as error:
             raise UnreadableReplyError(
