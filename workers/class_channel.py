@@ -15,7 +15,7 @@ from topics.owned_offsets import OnAdopted
 from topics.producer import ReplyProducer
 from topics.record import InboundRecord
 from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
-from topics.transactional_replies import TransactionalReplies
+from topics.transactional_replies import TransactionalReplies, TransactionStatistics
 from workers.config import WorkerConfig
 from workers.residency import Residency
 from workers.terminal_writer import ReplyTopics, Settled, TerminalWriter
@@ -84,6 +84,10 @@ class ClassChannel:
             else AtLeastOnceReplies(ReplyProducer(kafka, priority.label), self.consumer.complete)
         )
         self.writer = TerminalWriter(self.replies, topics, self._settled)
+
+    def transactions(self) -> TransactionStatistics | None:
+        """None: delivery is at least once."""
+        return self.replies.transactions() if isinstance(self.replies, TransactionalReplies) else None
 
     def open(self) -> None:
         """Take records from now on."""

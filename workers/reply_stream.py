@@ -96,7 +96,8 @@ class ReplyStream:
         """Of the answer so far; None where they were not asked for."""
         return None if self._logprobs is None else self._logprobs.shown(self._characters)
 
-    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> None:
+    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> int:
+        """What is new of the answer; how many of its tokens no earlier attempt has told."""
         if self._logprobs is not None:
             self._logprobs.take(logprobs)
         if self._detokenizer is not None:
@@ -108,6 +109,7 @@ class ReplyStream:
         self._told_tokens -= told
         self._new_ids.extend(token_ids[told:])
         self._add(text or "")
+        return len(token_ids) - told
 
     def finish(self) -> None:
         """No more tokens come: let go of half a character that was held back."""

@@ -7,6 +7,7 @@ by the engine thread.
 from collections.abc import Sequence
 
 from kvcache.block_hash import BlockHasher
+from workers.engine_observer import EngineObserver
 from workers.outbox import Outbox
 from workers.request import EngineRequest, FinishReason, StopMatching
 from workers.sampling import TokenLogprobs
@@ -15,20 +16,20 @@ __all__ = ["TokenIntake"]
 
 
 class TokenIntake:
-    def __init__(self, outbox: Outbox, hasher: BlockHasher | None) -> None:
+    def __init__(self, outbox: Outbox, hasher: BlockHasher | None, observer: EngineObserver | None = None) -> None:
         """`hasher`: names blocks as they fill with sampled tokens, as staging did those of prompts; None without a
         prefix cache."""
         self._outbox = outbox
         self._hasher = hasher
+        self._observer = observer
 
     def accept(
         self, request: EngineRequest, token: int, now: float, logprobs: TokenLogprobs | None = None
     ) -> FinishReason | None:
         """The next token of the request, published; why it was the last one, None if the request goes on."""
-        timeline = request.timeline
-        timeline.last_token_s = now
-        if timeline.first_token_s is None:
-            timeline.first_token_s = now
+        gap_s = request.timeline.token(now)
+        if gap_s is not None and self._observer is not None:
+            self._observer.gap(request.arrival.origin_class, gap_s)
         return self._take(request, token, logprobs)
 
     def take_up(self, request: EngineRequest, token_ids: Sequence[int]) -> FinishReason | None:

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.attempt_notes import PriorAttempts
 from topics.catalogue import Catalogue, Severity, check_topics
-from topics.consumer import ConsumerStatistics, PartitionEpoch
+from topics.consumer import PartitionEpoch
 from topics.dead_letter_limit import DeadLetterLimit, DeadLetterRules, TooManyDeadLettersError
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
@@ -42,23 +41,24 @@ from workers.config import WorkerConfig
 from workers.continuing import Continuing
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import EngineStatistics
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.errors import StepHangs
 from workers.giving_up import GivingUp
 from workers.health import HealthFile
-from workers.ingress import Ingress, IngressStatistics, Refusal
+from workers.ingress import Ingress, Refusal
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
-from workers.residency import ClassResidency, Residency
+from workers.residency import Residency
 from workers.staging import Staged, StageJob, Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
 from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
+from workers.worker_statistics import WorkerStatistics
+from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -90,15 +90,6 @@ class WorkerFailedError(Exception):
 _OURS = (WorkerFailedError, KafkaUnavailableError)
 _OUR_ENDS = (StepHangs, TooManyDeadLettersError)
 """What ends the worker, to be said in its own words."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics:
-    engine: EngineStatistics
-    """Read from another thread than the engine's own: each figure is right, together they may be a step apart."""
-    ingress: IngressStatistics
-    residency: dict[PriorityClass, ClassResidency]
-    consumers: dict[PriorityClass, ConsumerStatistics]
 
 
 class Worker:
@@ -136,7 +127,7 @@ class Worker:
         self._journal = ProgressJournal(kafka, self._catalogue.progress, group_of)
         self._attempts = Attempts(
             self._journal,
-            accept=self._inbox.put,
+            accept=self._accept,
             stage=self._stage,
             let_in=self._inbox.put,
             go_on=self._go_on,
@@ -185,6 +176,17 @@ class Worker:
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
             cpu_clock=time.thread_time,
+            observed=config.telemetry.enabled,
+        )
+        self.telemetry = WorkerTelemetry(
+            config.telemetry,
+            observer=self._parts.observer,
+            model=model.served_names[0],
+            max_sequences=config.engine.max_sequences,
+            slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+            known_tenants=list(config.scheduling.tenant_weights),
+            topics=self._topics,
+            statistics=self.statistics,
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
@@ -215,6 +217,7 @@ class Worker:
             groups=groups,
             new_detokenizer=new_detokenizer,
             attempts=self._attempts,
+            on_tokens=self.telemetry.tokens,
             token_bytes=new_detokenizer.token_bytes,
         )
         limit = DeadLetterLimit(
@@ -258,13 +261,15 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
 
-        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
+        Raises `TopicsNotReadyError`, `EndpointError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
         """
         self._loop = asyncio.get_running_loop()
         if stop.is_set():
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
+            await self.telemetry.open()
+            clean_up.push_async_callback(self.telemetry.close)
             replies = [channel.replies for channel in self._channels.values()]
             producers: list[_Producer] = [self._deltas, self._journal, *replies]
             clean_up.push_async_callback(_stop_all, producers)
@@ -309,6 +314,7 @@ class Worker:
         tasks.create_task(self._watchdog().run(ended))
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
+        tasks.create_task(self.telemetry.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -434,16 +440,25 @@ class Worker:
             ingress=self._ingress.statistics(),
             residency=self._residency.statistics(),
             consumers={priority: channel.consumer.statistics() for priority, channel in self._channels.items()},
+            transactions={priority: channel.transactions() for priority, channel in self._channels.items()},
+            deltas=self._deltas.statistics(),
+            undelivered_bytes=self._outbox.undelivered_bytes,
         )
 
     # --- what channels tell (event loop) --------------------------------------------------------------------------
 
+    def _accept(self, arrival: Arrival) -> None:
+        self.telemetry.arrived(arrival)
+        self._inbox.put(arrival)
+
     def _revoke(self, partition: PartitionEpoch) -> None:
+        self.telemetry.revoked(partition)
         self._egress.revoke(*partition)
         self._attempts.revoke(partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _refuse(self, refusal: Refusal) -> None:
+        self.telemetry.refused(refusal)
         self._egress.refuse(refusal)
 
     def _go_on(self, message: Staged) -> None:
@@ -456,6 +471,8 @@ class Worker:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
         self._attempts.settled(settled.terminal.record, settled.terminal.epoch)
+        if settled.fate is Fate.DELIVERED:
+            self.telemetry.settled(settled)
         if publication is None:
             return
         was_full = self._outbox.full
