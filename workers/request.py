@@ -148,6 +148,8 @@ class EngineRequest:
     stop: StopMatching | None
     lookup: NGramLookup = field(default_factory=NGramLookup)
     """Where its tokens stood in it before."""
+    told_tokens: int = 0
+    """Of the output, what an earlier attempt has told: this one began behind it."""
 
     @property
     def output_tokens(self) -> int:

@@ -28,6 +28,7 @@ from workers.runner import ModelRunner
 from workers.sampling import SamplingParams
 from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import VirtualClock
+from workers.speculation import VerifyingRunner
 from workers.staging import Staged, StageJob
 from workers.swap_space import BlockSwapper, SwapPool
 
@@ -263,3 +264,6 @@ class _SmallPool:
         self.limits = runner.limits
         self.block_size = runner.block_size
         self.step = runner.step
+        self.take_logprobs = runner.take_logprobs
+        if isinstance(runner, VerifyingRunner):
+            self.take_accepted = runner.take_accepted
