@@ -58,7 +58,7 @@ def _assert_flat(runner: PagedRunner, steps: int, longest_prompt: int) -> None:
     _run(runner, draw, steps // 20, longest_prompt)
     tracemalloc.start()
     try:
-        _run(runner, draw, 200, longest_prompt)
+        _run(runner, draw, min(_TRACED, steps // 5), longest_prompt)
         gc.collect()
         objects_before, _ = tracemalloc.get_traced_memory()
         _run(runner, draw, min(_TRACED, steps // 5), longest_prompt)
