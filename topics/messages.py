@@ -5,13 +5,16 @@ only if it is truly enforced**; what OpenAI or vLLM have beyond that is named in
 body into one of these models or into one `RequestError`. Does not know tokens, models served or context lengths
 (`workers.prompt`).
 
-Types are strict, as OpenAI's own are: `"0.5"` is not a number and `1` is not `true`.
+What asks for a form of the answer (`response_format`, `tools`) is `topics.structured`.
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
+
+from topics.structured import MAX_TOOLS, FunctionTool, ResponseFormat, ToolCall, ToolChoice
+from topics.wire_model import Items, Text, WireModel
 
 __all__ = [
     "ChatChoice",
@@ -39,9 +42,12 @@ __all__ = [
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
-MAX_TEXT_CHARACTERS = 4_000_000
-"""Of one string. Far above what the cap on a record's bytes lets through; a bound all the same."""
 MAX_PROMPT_TOKENS = 2_000_000
+MAX_PROMPTS = 2048
+"""Of one request."""
+MAX_CHOICES = 128
+MAX_SEQUENCES = 2048
+"""Prompts × choices of one request."""
 MAX_OUTPUT_TOKENS = 2**31 - 1
 MAX_REPETITION_PENALTY = 10
 MAX_BIASED_TOKENS = 1024
@@ -55,20 +61,7 @@ MAX_METADATA_VALUE = 512
 MAX_NAME_CHARACTERS = 256
 CLASSES = ("p0", "p1", "p2", "p3")
 
-T = TypeVar("T")
-
-Items = Annotated[tuple[T, ...], Strict(False), Field(fail_fast=True)]
-"""A JSON array. Strictness would ask for a Python tuple; the items stay strict. The first bad item ends the check:
-half a million of them must not become half a million errors.
-"""
-Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
-FinishReason = Literal["stop", "length"]
-
-
-class WireModel(BaseModel):
-    """Immutable, strict, closed: an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 # --- requests ---
@@ -92,22 +85,44 @@ def _content_kind(content: object) -> str | None:
 
 
 class ChatMessage(WireModel):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Annotated[Text, Tag("string")]
-        | Annotated[Items[TextPart], Field(min_length=1, max_length=MAX_PARTS), Tag("parts")],
-        Discriminator(
-            _content_kind,
-            custom_error_type="content_kind",
-            custom_error_message="must be a string or a list of text parts",
-        ),
-    ]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        Annotated[
+            Annotated[Text, Tag("string")]
+            | Annotated[Items[TextPart], Field(min_length=1, max_length=MAX_PARTS), Tag("parts")],
+            Discriminator(
+                _content_kind,
+                custom_error_type="content_kind",
+                custom_error_message="must be a string or a list of text parts",
+            ),
+        ]
+        | None
+    ) = None
+    """None: only of an assistant that called tools."""
+    tool_calls: Annotated[Items[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
+    """Of an assistant only."""
+    tool_call_id: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] | None = None
+    """Of a tool's answer only: the call that it answers."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChatMessage":
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise PydanticCustomError("missing_content", "must have a content: add it")
+        if self.tool_calls and self.role != "assistant":
+            raise PydanticCustomError(
+                "foreign_tool_calls", "has tool_calls, which only an assistant's message may have"
+            )
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise PydanticCustomError(
+                "foreign_tool_call_id", "must have a tool_call_id if its role is tool, and none otherwise"
+            )
+        return self
 
     @property
     def text(self) -> str:
         """The content as one string; text parts are joined as they stand."""
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
 
 
@@ -177,6 +192,8 @@ class GenerationRequest(WireModel):
     """vLLM's extra: tokens that end the answer like the model's own end token, and like it are no text."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """None: derived from the request id."""
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices for each prompt. None: 1. Their randomness differs, their prompt is computed once."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
@@ -216,6 +233,12 @@ class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[Items[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     """OpenAI's newer name of `max_tokens`; both together are refused."""
+    response_format: ResponseFormat | None = None
+    tools: Annotated[Items[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    """None: `auto` with tools, else `none`."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one call."""
 
     @property
     def requested_tokens(self) -> int | None:
@@ -225,25 +248,44 @@ class ChatCompletionRequest(GenerationRequest):
 def _prompt_kind(prompt: object) -> str | None:
     if isinstance(prompt, str):
         return "string"
-    # A list of strings (or of lists) is several prompts; its first element gives it away.
-    single = isinstance(prompt, list | tuple) and not (prompt and isinstance(prompt[0], str | list | tuple))
-    return "token_ids" if single else None
+    if not isinstance(prompt, list | tuple):
+        return None
+    # The first element gives away what the others must be.
+    first = prompt[0] if prompt else None
+    if isinstance(first, str):
+        return "strings"
+    return "token_id_lists" if isinstance(first, list | tuple) else "token_ids"
+
+
+_TokenIds = Annotated[
+    Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
+]
+_OneText = Annotated[Text, Field(min_length=1)]
+Prompts = Annotated[
+    Annotated[_OneText, Tag("string")]
+    | Annotated[Items[_OneText], Field(max_length=MAX_PROMPTS), Tag("strings")]
+    | Annotated[_TokenIds, Tag("token_ids")]
+    | Annotated[Items[_TokenIds], Field(max_length=MAX_PROMPTS), Tag("token_id_lists")],
+    Discriminator(
+        _prompt_kind,
+        custom_error_type="prompt_kind",
+        custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
+    ),
+]
+"""One text or several, as text or as token ids."""
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: Annotated[
-        Annotated[Text, Field(min_length=1), Tag("string")]
-        | Annotated[
-            Items[Annotated[int, Field(ge=0, le=2**31 - 1)]],
-            Field(min_length=1, max_length=MAX_PROMPT_TOKENS),
-            Tag("token_ids"),
-        ],
-        Discriminator(
-            _prompt_kind,
-            custom_error_type="prompt_kind",
-            custom_error_message="must be one string or one list of token ids: send several prompts one by one",
-        ),
-    ]
+    prompt: Prompts
+
+    @property
+    def prompts(self) -> "tuple[str | tuple[int, ...], ...]":
+        """One string or one list of token ids for each prompt."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return (prompt,)
+        token_ids = tuple(item for item in prompt if isinstance(item, int))
+        return (token_ids,) if token_ids else tuple(item for item in prompt if not isinstance(item, int))
 
 
 # --- replies ---
@@ -262,7 +304,9 @@ class Usage(WireModel):
 
 class ReplyMessage(WireModel):
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """None: tools were called, and nothing was said before."""
+    tool_calls: Items[ToolCall] | None = None
     refusal: None = None
 
 
@@ -285,10 +329,17 @@ class ChatCompletion(WireModel):
     usage: Usage
 
 
+class ToolCallDelta(ToolCall):
+    """A call comes whole, in one chunk."""
+
+    index: int
+
+
 class ChatChunkDelta(WireModel):
     role: Literal["assistant"] | None = None
-    """In the first chunk only."""
+    """In the first chunk of a choice only."""
     content: str | None = None
+    tool_calls: Items[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(WireModel):

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from topics.errors import RequestError
-from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+from topics.messages import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+from topics.structured import FunctionChoice
 
 __all__ = ["parse_request", "request_kind"]
 
@@ -25,7 +26,6 @@ _NOTHING: tuple[object, ...] = (None,)
 _LATER = "leave it out"
 
 _UNSUPPORTED: _Unsupported = {
-    "n": ((None, 1), "set it to 1 and send the request once for each answer"),
     "best_of": ((None, 1), "set it to 1"),
     "logprobs": ((None, False), "set it to false"),
     "top_logprobs": (_NOTHING, _LATER),
@@ -33,12 +33,12 @@ _UNSUPPORTED: _Unsupported = {
     "length_penalty": ((None, 1), "set it to 1"),
     "echo": ((None, False), "set it to false"),
     "suffix": (_NOTHING, _LATER),
-    "response_format": ((None, {"type": "text"}), 'use {"type": "text"} and ask for the format in a message'),
-    "tools": ((None, []), _LATER),
-    "tool_choice": ((None, "none"), _LATER),
-    "parallel_tool_calls": ((None, True, False), _LATER),
-    "functions": ((None, []), _LATER),
-    "function_call": ((None, "none"), _LATER),
+    "response_format": ((None, {"type": "text"}), "send messages, a text completion is plain text"),
+    "tools": ((None, []), "send messages, a text completion has none"),
+    "tool_choice": ((None, "none"), "send messages, a text completion has none"),
+    "parallel_tool_calls": ((None, True, False), "send messages, a text completion has none"),
+    "functions": ((None, []), "use tools"),
+    "function_call": ((None, "none"), "use tool_choice"),
     "audio": (_NOTHING, _LATER),
     "modalities": ((None, ["text"]), 'set it to ["text"]'),
     "prediction": (_NOTHING, _LATER),
@@ -58,9 +58,7 @@ _UNSUPPORTED: _Unsupported = {
 
 _UNSUPPORTED_IN_MESSAGE: _Unsupported = {
     "name": (_NOTHING, "put the name into the content"),
-    "tool_calls": ((None, []), _LATER),
-    "tool_call_id": (_NOTHING, _LATER),
-    "function_call": (_NOTHING, _LATER),
+    "function_call": (_NOTHING, "use tool_calls"),
     "refusal": (_NOTHING, _LATER),
     "audio": (_NOTHING, _LATER),
     "annotations": ((None, []), _LATER),
@@ -94,6 +92,8 @@ _PROBLEMS: Mapping[str, tuple[str, str]] = {
     "too_long": ("invalid_value", "must have at most {max_length} entries: shorten it"),
     "string_pattern_mismatch": ("invalid_value", "must be a token id, written in digits"),
     "literal_error": ("invalid_value", "must be {expected}"),
+    "union_tag_invalid": ("invalid_value", "must have a {discriminator} of {expected_tags}"),
+    "union_tag_not_found": ("invalid_value", "must have a {discriminator}"),
 }
 
 
@@ -184,12 +184,44 @@ def _check_combinations(request: GenerationRequest) -> None:
         raise RequestError.invalid_request(
             "min_tokens", f"min_tokens is {request.min_tokens}, more than the output limit of {limit}: lower it."
         )
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    if (sequences := prompts * (request.n or 1)) > MAX_SEQUENCES:
+        raise RequestError.invalid_request(
+            "n", f"n times the number of prompts is {sequences}, the most is {MAX_SEQUENCES}: send several requests."
+        )
     if not isinstance(request, ChatCompletionRequest):
         return
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise RequestError.invalid_request(
             "max_tokens", "max_tokens and max_completion_tokens mean the same: send one of them."
         )
+    _check_form(request)
+
+
+def _check_form(request: ChatCompletionRequest) -> None:
+    """What is asked of the answer's form fits together."""
+    tools, choice = request.tools or (), request.tool_choice
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise RequestError.invalid_request("tools", "tools has two functions of one name: rename one.")
+    if not tools and choice not in (None, "none"):
+        raise RequestError.invalid_request("tool_choice", "tool_choice is only allowed with tools: add them.")
+    if isinstance(choice, FunctionChoice) and choice.function.name not in names:
+        raise RequestError.invalid_request(
+            "tool_choice.function.name", "tool_choice.function.name is none of the tools' names: choose one of them."
+        )
+    calls = bool(tools) and choice != "none"
+    formatted = request.response_format is not None and request.response_format.type != "text"
+    if calls and formatted:
+        raise RequestError.invalid_request(
+            "response_format", 'response_format does not go with tools: leave it out, or set tool_choice to "none".'
+        )
+    for field in ("ignore_eos", "min_tokens"):
+        if (calls or formatted) and getattr(request, field):
+            raise RequestError.invalid_request(
+                field,
+                f"{field} does not go with response_format or tools, whose answer ends when it is whole: drop it.",
+            )
 
 
 def _refusal(body: Mapping[str, Any], problem: ErrorDetails) -> RequestError:
