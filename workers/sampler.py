@@ -27,15 +27,16 @@ Limit: logits themselves differ in their last bits with the batch's shape, for m
 order. A draw within about 1e-7 of the border between two tokens can fall to the other side.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from workers.grammar_masks import GrammarMasks
 from workers.logit_edits import edit_logits
-from workers.sampling import SamplingParams
+from workers.logprobs import ModelLogprobs
+from workers.sampling import SamplingParams, TokenLogprobs
 
 __all__ = ["SampledTokens", "Sampler", "uniforms"]
 
@@ -57,6 +58,8 @@ class SampledTokens:
     """Rows whose logits hold a NaN, or no finite largest value. Single −inf are fine: tokens that can't be."""
     grammar_broken: tuple[int, ...] = ()
     """Rows whose grammar can't be followed; then no row has a token."""
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    """Of the rows that ask for them."""
 
 
 class Sampler:
@@ -79,8 +82,9 @@ class Sampler:
         Rows whose parameters edit logits have them changed in place.
         """
         histories = histories or [()] * len(params)
+        distributions = ModelLogprobs(logits, params)
         if broken := self._masks.apply(logits, params, positions, histories):
-            return SampledTokens((), (), broken)
+            return SampledTokens((), (), grammar_broken=broken)
         largest, tokens = logits.max(dim=-1)
         not_finite = (~largest.isfinite()).nonzero().flatten().tolist()
         if not_finite:
@@ -96,7 +100,7 @@ class Sampler:
             wishes = [params[row] for row in drawing]
             u = torch.from_numpy(uniforms([wish.seed for wish in wishes], [positions[row] for row in drawing]))
             tokens[rows] = _draw(self._weights(logits, largest, wishes), u.to(logits.device), wishes)
-        return SampledTokens(tuple(tokens.tolist()), ())
+        return SampledTokens(tuple(tokens.tolist()), (), logprobs=distributions.of(tokens))
 
     def _weights(self, logits: torch.Tensor, largest: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
         """[rows, vocabulary] in the buffer: probabilities but for a factor, the largest being 1."""

@@ -1,4 +1,4 @@
-"""How a request wants its tokens drawn.
+"""How a request wants its tokens drawn, and what may be said of a drawn one beside its id.
 
 Knows the parameters and their neutral values. Does not draw (`workers.sampler`) and does not check what a client
 sent (`topics.messages` refuses what is out of range, in the client's words).
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workers.grammar import Grammar  # with it comes a library that few need
 
-__all__ = ["GREEDY", "SamplingParams"]
+__all__ = ["GREEDY", "SamplingParams", "TokenLogprobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class SamplingParams:
     end_token_ids: tuple[int, ...] = ()
     grammar: "Grammar | None" = field(default=None, compare=False)
     """What the answer may look like; None: anything."""
+    logprobs: int | None = None
+    """The drawn token's log probability is wanted, and those of so many of the most likely ones; None: nothing."""
 
     @property
     def greedy(self) -> bool:
@@ -50,3 +52,13 @@ class SamplingParams:
 
 
 GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Of one drawn token, natural logarithms."""
+
+    token_id: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...]
+    """The most likely tokens, as many as were asked for, most likely first; the drawn one may be among them."""
