@@ -128,8 +128,8 @@ class Stream:
         finally:
             self._client.forget(self.request_id)
         self.answer = pending.merge.answer()
-        if rest := pending.merge.rest(self.answer):
-            yield StreamDelta(rest, ())
+        for delta in pending.merge.rest(self.answer):
+            yield delta
 
 
 class HeadraceClient:

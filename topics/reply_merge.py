@@ -70,6 +70,8 @@ class StreamDelta:
 
     text: str
     token_ids: tuple[int, ...]
+    index: int = 0
+    """Of the choice that it is a piece of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Answer:
 
     request_id: str
     text: str
+    """Of the first choice; empty where it only calls tools."""
     finish_reason: str
     usage: Mapping[str, Any]
     body: Mapping[str, Any]
@@ -86,6 +89,16 @@ class Answer:
     first_delta_s: float | None
     """None: no delta arrived (`stream` was not asked for, or the final came first)."""
     ended_s: float
+
+    @property
+    def texts(self) -> list[str]:
+        """Of all choices, in the order of their index."""
+        return [_choice_text(choice) for choice in self.body["choices"]]
+
+    @property
+    def tool_calls(self) -> "list[Mapping[str, Any]]":
+        """Of the first choice, as OpenAI's `tool_calls`."""
+        return list(self.body["choices"][0].get("message", {}).get("tool_calls") or ())
 
 
 class ReplyMerge:
@@ -98,7 +111,8 @@ class ReplyMerge:
         self._request_id = request_id
         self._sent_s = sent_s
         self._waiting: list[StreamDelta] = []
-        self._told: list[str] = []
+        self._told: dict[int, list[str]] = {}
+        """By choice."""
         self._tokens_of: list[tuple[int, ...]] = []
         """By `seq`, of the deltas that were in order."""
         self._gap = False
@@ -128,7 +142,8 @@ class ReplyMerge:
     def take_deltas(self) -> list[StreamDelta]:
         """What has come in order and was not taken yet."""
         deltas, self._waiting = self._waiting, []
-        self._told.extend(delta.text for delta in deltas)
+        for delta in deltas:
+            self._told.setdefault(delta.index, []).append(delta.text)
         return deltas
 
     def answer(self) -> Answer:
@@ -143,7 +158,7 @@ class ReplyMerge:
                 choice = body["choices"][0]
                 answer = Answer(
                     request_id=self._request_id,
-                    text=choice["message"]["content"] if "message" in choice else choice["text"],
+                    text=_choice_text(choice),
                     finish_reason=choice["finish_reason"],
                     usage=body["usage"],
                     body=body,
@@ -159,12 +174,16 @@ class ReplyMerge:
             raise failure
         return answer
 
-    def rest(self, answer: Answer) -> str:
-        """The end of the answer that no delta told. Raises `AnswerChangedError`."""
-        told = "".join(self._told)
-        if not answer.text.startswith(told):
-            raise AnswerChangedError(answer, told)
-        return answer.text[len(told) :]
+    def rest(self, answer: Answer) -> list[StreamDelta]:
+        """The ends of the choices that no delta told. Raises `AnswerChangedError`."""
+        rest = []
+        for index, text in enumerate(answer.texts):
+            told = "".join(self._told.get(index, ()))
+            if not text.startswith(told):
+                raise AnswerChangedError(answer, told)
+            if len(text) > len(told):
+                rest.append(StreamDelta(text[len(told) :], (), index))
+        return rest
 
     def _take_delta(self, reply: Reply, seq: int) -> None:
         if self._gap:
@@ -172,23 +191,30 @@ class ReplyMerge:
         if seq < len(self._tokens_of):
             self._gap = self._tokens_of[seq] != reply.token_ids
             return
-        text = _chunk_text(reply.value) if seq == len(self._tokens_of) else None
-        if text is None:
+        piece = _chunk_text(reply.value) if seq == len(self._tokens_of) else None
+        if piece is None:
             self._gap = True
             return
         self._tokens_of.append(reply.token_ids)
+        index, text = piece
         if text:
-            self._waiting.append(StreamDelta(text, reply.token_ids))
+            self._waiting.append(StreamDelta(text, reply.token_ids, index))
 
 
-def _chunk_text(value: bytes) -> str | None:
-    """The text of a chat or completions chunk, "" for one without; None if it is neither."""
+def _choice_text(choice: Mapping[str, Any]) -> str:
+    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    return text if isinstance(text, str) else ""
+
+
+def _chunk_text(value: bytes) -> tuple[int, str] | None:
+    """Choice and text of a chat or completions chunk, "" for one without; None if it is neither."""
     try:
         chunk = loads(value)
         if not chunk["choices"]:
-            return ""  # the usage chunk
+            return 0, ""  # the usage chunk
         choice = chunk["choices"][0]
+        index = int(choice.get("index", 0))
         text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-    except (RequestError, KeyError, IndexError, TypeError, AttributeError):
+    except (RequestError, KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
-    return text if isinstance(text, str) else ""
+    return index, text if isinstance(text, str) else ""

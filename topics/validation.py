@@ -14,10 +14,17 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from topics.errors import RequestError
-from topics.messages import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+from topics.messages import (
+    MAX_CHOICES,
+    MAX_SEQUENCES,
+    ChatCompletionRequest,
+    ChatMessage,
+    CompletionRequest,
+    GenerationRequest,
+)
 from topics.structured import FunctionChoice
 
-__all__ = ["parse_request", "request_kind"]
+__all__ = ["asked_sequences", "parse_request", "request_kind"]
 
 _Unsupported = Mapping[str, tuple[tuple[object, ...], str]]
 """Field → the values that change nothing, and the remedy where it has another one."""
@@ -112,6 +119,15 @@ def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[
             "missing_required_parameter",
         )
     return ChatCompletionRequest if chat else CompletionRequest
+
+
+def asked_sequences(body: Mapping[str, Any]) -> tuple[int, int]:
+    """How many prompts a body has, and how many choices it asks for each; (1, 1) if `parse_request` will refuse it."""
+    prompt, choices = body.get("prompt"), body.get("n")
+    several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    prompts = len(prompt) if isinstance(prompt, list) and several else 1
+    choices = choices if isinstance(choices, int) and 1 <= choices <= MAX_CHOICES else 1
+    return (prompts, int(choices)) if prompts * choices <= MAX_SEQUENCES else (1, 1)
 
 
 def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
@@ -241,12 +257,12 @@ def _path(body: Mapping[str, Any], problem: ErrorDetails) -> str:
     """OpenAI's dotted path. Pydantic's also names union members and checks: what isn't in the body is left out."""
     here: Any = body
     path: list[str] = []
-    for step in problem["loc"]:
+    for place, step in enumerate(problem["loc"], start=1):
         if isinstance(here, dict) and step in here:
             here = here[step]
         elif isinstance(here, list) and isinstance(step, int):
             here = here[step] if step < len(here) else None
-        elif not (isinstance(here, dict) and problem["type"] == "missing"):
+        elif problem["type"] != "missing" or place < len(problem["loc"]):
             continue
         path.append(_shortened(str(step)))
     return ".".join(path)

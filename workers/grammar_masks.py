@@ -67,7 +67,7 @@ class GrammarMasks:
 
     def _addend(self, masks: np.ndarray[tuple[int, int], np.dtype[np.int32]], logits: torch.Tensor) -> torch.Tensor:
         """[answers, vocabulary]: 0 where the mask has a 1, −inf elsewhere."""
-        if self._table.device != logits.device or self._table.dtype != logits.dtype:
+        if (self._table.device, self._table.dtype, self._table.dim()) != (logits.device, logits.dtype, 2):
             bits = torch.arange(256)[:, None] >> torch.arange(_BYTE_BITS) & 1
             self._table = torch.where(bits == 1, 0.0, -torch.inf).to(logits.device, logits.dtype)
         packed = torch.from_numpy(masks.view(np.uint8)).to(logits.device)

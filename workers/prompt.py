@@ -34,6 +34,8 @@ __all__ = ["ChatTokenizer", "PreparedRequest", "PromptBuilder", "RequestKind", "
 Number = TypeVar("Number", int, float)
 
 _SEED_BITS = (1 << 64) - 1
+_TOKENS_A_REPLY = 500_000
+"""Of some four bytes, most of them; twice that in JSON, at worst."""
 _LOGPROBS_A_REPLY = 40_000
 """Entries of some hundred bytes; a reply's topic takes records of 8 MiB."""
 
@@ -166,7 +168,7 @@ class PromptBuilder:
             created_s=created_s,
             prompt_token_ids=prompt,
             sampling=_sampling(request, seed_of(request_id), sequence, self._limits, end_tokens, grammar),
-            max_output_tokens=self._output_limit(request, len(prompt), param),
+            max_output_tokens=self._output_limit(request, len(prompt), param, parsed.prompts * choices),
             eos_token_ids=end_tokens,
             stop=tuple(dict.fromkeys(request.stop or ())),
             stream=bool(request.stream),
@@ -200,16 +202,17 @@ class PromptBuilder:
             "invalid_value",
         )
 
-    def _output_limit(self, request: GenerationRequest, prompt_tokens: int, param: str) -> int:
+    def _output_limit(self, request: GenerationRequest, prompt_tokens: int, param: str, sequences: int) -> int:
         if prompt_tokens == 0:
             raise RequestError.invalid_request(param, f"{param} has no tokens: write something.", "invalid_value")
         room = self._limits.context_tokens - prompt_tokens
-        asked, most = request.requested_tokens, _most_with_logprobs(request)
-        if asked is not None and most is not None and asked > most:
+        asked, most = request.requested_tokens, _most_tokens(request, sequences)
+        if asked is not None and asked > most:
             raise RequestError.invalid_request(
-                "logprobs",
-                f"{asked} tokens with {request.wanted_logprobs} alternatives each are more than one reply holds: ask "
-                f"for at most {most} tokens, or for fewer alternatives.",
+                "n" if request.wanted_logprobs is None else "logprobs",
+                f"{sequences} answer(s) of {asked} tokens"
+                f"{'' if request.wanted_logprobs is None else f' with {request.wanted_logprobs} alternatives each'} "
+                f"are more than one reply holds: ask for at most {most} tokens each, or for less of them.",
                 "invalid_value",
             )
         if room < 1 or (asked is not None and asked > room):
@@ -221,7 +224,7 @@ class PromptBuilder:
             )
         if asked is not None:
             return asked
-        return min(limit for limit in (room, self._default_max_tokens, most) if limit is not None)
+        return min(room, most, room if self._default_max_tokens is None else self._default_max_tokens)
 
     # --- ends ---
 
@@ -275,10 +278,10 @@ def _sampling(
     )
 
 
-def _most_with_logprobs(request: GenerationRequest) -> int | None:
-    """Tokens of an answer whose log probabilities one record can hold; None: none are wanted."""
+def _most_tokens(request: GenerationRequest, sequences: int) -> int:
+    """Of each answer, so that one record holds them all."""
     wanted = request.wanted_logprobs
-    return None if wanted is None else _LOGPROBS_A_REPLY // (1 + wanted)
+    return max(1, (_TOKENS_A_REPLY if wanted is None else _LOGPROBS_A_REPLY // (1 + wanted)) // sequences)
 
 
 def _or(value: Number | None, neutral: Number) -> Number:
