@@ -47,12 +47,13 @@ class GrammarMasks:
         if not grammars:
             return ()
         rows = [row for row, grammar in grammars.items() if grammar.follow(histories[row], positions[row])]
+        if not rows:
+            return tuple(grammars)
         masks = self._compute([grammars[row] for row in rows], logits.shape[1])
         # Of a mask that took too much work the library makes an error, and it stands in the grammar from then on.
         broken = tuple(row for row in grammars if row not in rows or grammars[row].broken)
-        if rows:
-            masks[[place for place, row in enumerate(rows) if row in broken]] = -1
-            logits.index_add_(0, torch.tensor(rows, device=logits.device), self._addend(masks, logits))
+        masks[[place for place, row in enumerate(rows) if row in broken]] = -1
+        logits.index_add_(0, torch.tensor(rows, device=logits.device), self._addend(masks, logits))
         return broken
 
     def _compute(self, grammars: Sequence[Grammar], vocabulary: int) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
