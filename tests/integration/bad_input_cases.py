@@ -77,12 +77,12 @@ _BODIES = [
     _answered(
         "unknown role",
         _chat(messages=[{"role": "robot", "content": "hi"}]),
-        *(400, "messages.0.role", "invalid_value", "must be 'system', 'developer', 'user' or 'assistant'"),
+        *(400, "messages.0.role", "invalid_value", "must be 'system', 'developer', 'user', 'assistant' or 'tool'"),
     ),
     _answered(
         "null content",
         _chat(messages=[{"role": "user", "content": None}]),
-        *(400, "messages.0.content", "invalid_value", "must be a string or a list of text parts"),
+        *(400, "messages.0", "invalid_value", "must have a content: add it"),
     ),
     _answered("unknown field", _chat(temprature=1), 400, "temprature", "unknown_parameter", "remove it"),
 ]
