@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scheduling.priority import PriorityClass
 from topics.dead_letters import DeadLetter
-from topics.errors import RequestError
 from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from topics.stage_times import StageTimes
 from workers.answer_logprobs import AnswerLogprobs
 from workers.config import EgressConfig
 from workers.detokenizer import Detokenizer
@@ -29,7 +29,9 @@ from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody, error_body
 from workers.reply_stream import ReplyStream
 from workers.request import Arrival, Ending, FinishReason
+from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
 
@@ -56,6 +58,7 @@ class Egress:
         self._groups = groups
         self._new_detokenizer = new_detokenizer
         self._token_bytes = token_bytes
+        self._clock = WallClock()
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -149,7 +152,7 @@ class Egress:
         if publication.ending is None:
             return
         if publication.ending.error is not None:
-            self._fail(publication, reply, publication.ending.error)
+            self._fail(publication, reply, publication.ending)
         else:
             assert reply is not None, f"{arrival.id} ended well without having been staged"
             assert stream is not None, f"{arrival.id} ended well without having been staged"
@@ -188,15 +191,16 @@ class Egress:
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
-    def _fail(self, publication: Publication, reply: GrowingReply | None, error: RequestError) -> None:
+    def _fail(self, publication: Publication, reply: GrowingReply | None, ending: Ending) -> None:
         arrival, after = publication.arrival, None
+        assert ending.error is not None
         if reply is None:
             context = self._context(arrival.headers.reply_address, arrival)
         else:
             del self._replies[arrival.id]
             context, after = reply.context, reply.last_acknowledgement
             publication.bytes += reply.ended_bytes
-        self._put(publication, context.error(error_body(error)), after)
+        self._put(publication, context.error(error_body(ending.error), self._stages(arrival, ending)), after)
 
     async def _finish(self, publication: Publication, reply: GrowingReply, stream: ReplyStream, ending: Ending) -> None:
         """A sequence has its answer; with the last of them the request has its reply."""
@@ -219,8 +223,12 @@ class Egress:
         if stream.prepared.include_usage:
             await self._room()
             self._send(reply, reply.body.usage_chunk(**tokens), ())
-        final = reply.context.final(reply.body.final(reply.answers(), **tokens))
+        stages = self._stages(publication.arrival, whole)
+        final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
         self._put(publication, final, reply.last_acknowledgement)
+
+    def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
+        return stage_times(arrival, ending.timeline, self._clock)
 
     def _put(self, publication: Publication, reply: OutboundRecord, after: asyncio.Future[None] | None) -> None:
         arrival = publication.arrival
