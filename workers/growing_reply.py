@@ -50,16 +50,17 @@ class GrowingReply:
         if len(self._endings) == 1:
             return next(iter(self._endings.values()))
         endings = [self._endings[sequence] for sequence in sorted(self._endings)]
-        prompts = (
-            ending.prompt_tokens
-            for sequence, ending in self._endings.items()
-            if self.streams[sequence].prepared.first_of_prompt
-        )
+        # A prompt's tokens count once, however many choices it has.
+        prompts = [
+            ending for sequence, ending in self._endings.items() if self.streams[sequence].prepared.first_of_prompt
+        ]
         return Ending(
             endings[0].reason,
             _together([ending.timeline for ending in endings]),
-            prompt_tokens=sum(prompts),
+            prompt_tokens=sum(ending.prompt_tokens for ending in prompts),
             output_tokens=sum(ending.output_tokens for ending in endings),
+            cached_tokens=sum(ending.cached_tokens for ending in prompts),
+            cost=sum(ending.cost for ending in endings),
         )
 
 
