@@ -6,30 +6,30 @@ or Kafka. Owned by the event loop.
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from topics.replies import ReplyContext
 from workers.prompt import PreparedRequest
 from workers.reply_body import AnsweredChoice, ReplyBody
-from workers.reply_stream import ReplyStream
-from workers.request import Arrival, Ending, Timeline
+from workers.reply_stream import ReplyStream, StreamStart
+from workers.request import Ending, Timeline
 
 __all__ = ["GrowingReply"]
 
 
 class GrowingReply:
-    def __init__(self, arrival: Arrival, context: ReplyContext, body: ReplyBody) -> None:
-        self.arrival = arrival
+    def __init__(self, context: ReplyContext, body: ReplyBody, start: StreamStart) -> None:
         self.context = context
         self.body = body
         self.streams: dict[int, ReplyStream] = {}
         """By sequence; those that have begun."""
-        self.last_acknowledgement: asyncio.Future[None] | None = None
+        self.last_acknowledgement: asyncio.Future[Any] | None = None
         """Of the newest delta: the terminal reply must not overtake it."""
         self.ended_bytes = 0
         """What the ended sequences count in the outbox until the terminal reply is delivered."""
         self._answers: dict[int, AnsweredChoice] = {}
         self._endings: dict[int, Ending] = {}
-        self._seq = 0
+        self._seq = start.seq
 
     def next_seq(self) -> int:
         self._seq += 1
