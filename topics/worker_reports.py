@@ -26,7 +26,7 @@ __all__ = [
 MAX_REQUESTS = 128
 MAX_TENANTS = 64
 
-Label = Literal["p0", "p1", "p2", "p3"]
+Label = Annotated[str, Field(pattern="^p[0-3]$")]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -90,8 +90,7 @@ class RequestReport(WireModel):
     output_tokens: Count
     max_output_tokens: Count
     slack_s: float | None
-    """Before the first token: time left until it is due. After it: by how much its tokens keep ahead of their pace, or
-    its end of its own. None: its class has no objective for it."""
+    """Time left until its first token is due, then until its whole answer is. None: its class has no objective."""
     preemptions: Count
 
 

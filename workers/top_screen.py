@@ -94,7 +94,7 @@ _HELP = (
     "  slot       until there was a sequence slot, and KV blocks",
     "  prefill    until the first token",
     "  reply      (beside it) from the last token to the terminal reply on the broker",
-    "slack        seconds until the first token is due; then how far ahead of pace",
+    "slack        seconds until the first token is due; then the whole answer",
 )
 
 

@@ -31,9 +31,9 @@ async def test_every_record_of_a_worker_is_one_of_the_contract(
             await client.complete("Hi", priority="p2", temperature=99)
     contract = Contract(asyncapi_document(catalogue, "1"))
     seen: set[str] = set()
-    for topic in (*map(catalogue.requests, ("p0", "p1", "p2")), catalogue.deltas, catalogue.replies):
+    for topic in (*map(catalogue.requests, ("p0", "p1", "p2")), catalogue.deltas, catalogue.replies, catalogue.reports):
         for record in await read_topic(kafka.bootstrap_servers, topic):
             kinds = contract.kinds(topic, record.headers, record.value)
             assert len(kinds) == 1, (topic, record.headers, orjson.loads(record.value))
             seen.update(kinds)
-    assert seen == {"request", "delta", "final", "error"}
+    assert seen == {"request", "delta", "final", "error", "worker-report"}
