@@ -109,7 +109,8 @@ class ReportBook:
             models=_distinct(report.model for report in newest),
             slots=sum(report.slots for report in newest),
             steps_s=sum(span.rate(lambda report: report.engine.steps) for span in spans),
-            busy=_mean([span.rate(lambda report: report.engine.step_seconds) for span in spans]),
+            # A step is counted when it ends, and may have begun before the window.
+            busy=_mean([min(1.0, span.rate(lambda report: report.engine.step_seconds)) for span in spans]),
             prefill_tokens_s=sum(span.rate(lambda report: report.engine.prefill_tokens) for span in spans),
             decode_tokens_s=sum(span.rate(lambda report: report.engine.decode_tokens) for span in spans),
             capacity_units_s=sum(report.engine.capacity_units_s for report in newest),
