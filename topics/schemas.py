@@ -18,6 +18,7 @@ from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
 from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
 from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
 from topics.validation import accepted_without_effect
+from topics.worker_reports import WorkerReport
 
 __all__ = ["DIALECT", "RECORD_VALUES", "component_schemas", "record_schema"]
 
@@ -35,6 +36,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-run": JobRun,
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
+    "worker-report": WorkerReport,
 }
 """File name → model."""
 
