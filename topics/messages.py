@@ -48,6 +48,9 @@ MAX_TOP_LOGPROBS = 20
 MAX_COMPLETION_LOGPROBS = 5
 CLASSES = ("p0", "p1", "p2", "p3")
 
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+ClassNumber = Annotated[int, Field(ge=0, le=3)]
+
 
 def _only_text(value: object) -> object:
     if isinstance(value, str) and value != "text":
@@ -162,9 +165,12 @@ class GenerationRequest(WireModel):
     """vLLM's extra: no end-of-sequence token before so many are out. Stop strings end an answer all the same."""
     stop: (
         Annotated[
-            Items[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
+            Items[StopString],
             Field(max_length=MAX_STOP_STRINGS),
-            BeforeValidator(_stop_strings, json_schema_input_type=str | list[str]),
+            BeforeValidator(
+                _stop_strings,
+                json_schema_input_type=StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)],
+            ),
         ]
         | None
     ) = None
@@ -191,9 +197,8 @@ class GenerationRequest(WireModel):
     ) = None
     priority: (
         Annotated[
-            int,
-            Field(ge=0, le=3),
-            BeforeValidator(_class_number, json_schema_input_type=int | Literal["p0", "p1", "p2", "p3"]),
+            ClassNumber,
+            BeforeValidator(_class_number, json_schema_input_type=ClassNumber | Literal["p0", "p1", "p2", "p3"]),
         ]
         | None
     ) = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from topics.errors import RequestError
@@ -24,7 +24,7 @@ from topics.messages import (
 )
 from topics.structured import FunctionChoice
 
-__all__ = ["asked_sequences", "parse_request", "request_kind"]
+__all__ = ["accepted_without_effect", "asked_sequences", "parse_request", "request_kind"]
 
 _Unsupported = Mapping[str, tuple[tuple[object, ...], str]]
 """Field → the values that change nothing, and the remedy where it has another one."""
@@ -101,6 +101,14 @@ _PROBLEMS: Mapping[str, tuple[str, str]] = {
     "union_tag_invalid": ("invalid_value", "must have a {discriminator} of {expected_tags}"),
     "union_tag_not_found": ("invalid_value", "must have a {discriminator}"),
 }
+
+
+def accepted_without_effect(model: type[BaseModel]) -> Mapping[str, tuple[object, ...]]:
+    """Fields that a model lacks and a body may have all the same, with the values that it may have them with."""
+    fields = _UNSUPPORTED_IN_MESSAGE if model is ChatMessage else {}
+    if model in (ChatCompletionRequest, CompletionRequest):
+        fields = _UNSUPPORTED
+    return {name: values for name, (values, _) in fields.items() if name not in model.model_fields}
 
 
 def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[CompletionRequest]:

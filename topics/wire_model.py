@@ -24,4 +24,4 @@ Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
 class WireModel(BaseModel):
     """An unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)

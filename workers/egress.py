@@ -11,15 +11,19 @@ outbox is full and the engine dispatches nothing new.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from scheduling.priority import PriorityClass
+from topics.attempt_notes import PriorAttempts
 from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
 from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from topics.stage_times import StageTimes
 from workers.answer_logprobs import AnswerLogprobs
+from workers.attempts import Attempts
 from workers.config import EgressConfig
 from workers.detokenizer import Detokenizer
 from workers.growing_reply import GrowingReply
@@ -29,7 +33,9 @@ from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody, error_body
 from workers.reply_stream import ReplyStream
 from workers.request import Arrival, Ending, FinishReason
+from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
 
@@ -45,17 +51,22 @@ class Egress:
         writers: Mapping[PriorityClass, TerminalWriter],
         groups: Mapping[PriorityClass, str],
         new_detokenizer: Callable[[], Detokenizer],
+        attempts: Attempts,
         token_bytes: Callable[[int], bytes],
+        on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
-        stands for."""
+        stands for. `on_tokens` is told of output tokens as they come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
         self._writers = writers
         self._groups = groups
         self._new_detokenizer = new_detokenizer
+        self._attempts = attempts
         self._token_bytes = token_bytes
+        self._clock = WallClock()
+        self._on_tokens = on_tokens
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -97,7 +108,26 @@ class Egress:
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        self._writers[refusal.origin_class].put(Terminal(reply, record, refusal.epoch, refusal.origin_class))
+        last = self._attempts.ending(record, refusal.epoch)
+        self._writers[refusal.origin_class].put(
+            Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
+        )
+
+    def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        """Answer a request that ends its workers, and keep it among the dead letters."""
+        error = RequestError.crashed(prior.crashes)
+        reply = self.context_of(arrival).error(error_body(error))
+        letter = DeadLetter.of(
+            arrival.record,
+            group=self._groups[arrival.origin_class],
+            delivery_count=prior.note.attempt,
+            message=error.message,
+        )
+        last = self._attempts.ending(arrival.record, arrival.epoch)
+        beside = (letter.encode(self._topics.dead_letters), *last.beside)
+        self._writers[arrival.origin_class].put(
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
+        )
 
     def revoke(self, topic: str, partition: int, epoch: int) -> None:
         """The partition is another worker's now: drop its unfinished streams, and what the engine still says of them.
@@ -145,11 +175,13 @@ class Egress:
             stream = reply.streams.get(prepared.sequence)
             if stream is None:
                 stream = reply.streams[prepared.sequence] = self._new_stream(arrival, prepared)
-            stream.take(publication.token_ids, publication.text, publication.logprobs)
+            new_tokens = stream.take(publication.token_ids, publication.text, publication.logprobs)
+            self._attempts.progressed(arrival, sum(each.tokens for each in reply.streams.values()))
+            self._on_tokens(arrival, new_tokens)
         if publication.ending is None:
             return
         if publication.ending.error is not None:
-            self._fail(publication, reply, publication.ending.error)
+            self._fail(publication, reply, publication.ending)
         else:
             assert reply is not None, f"{arrival.id} ended well without having been staged"
             assert stream is not None, f"{arrival.id} ended well without having been staged"
@@ -159,15 +191,16 @@ class Egress:
         return ((reply, stream) for reply in self._replies.values() for stream in reply.streams.values())
 
     def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
-        context = self._context(arrival.headers.reply_address, arrival)
-        return GrowingReply(arrival, context, ReplyBody(arrival.headers.request_id, prepared, self._token_bytes))
+        body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
+        return GrowingReply(self.context_of(arrival), body, self._attempts.start_of(arrival))
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop else self._new_detokenizer()
         logprobs = None
         if prepared.sampling.logprobs is not None:
             logprobs = AnswerLogprobs(self._new_detokenizer(), prepared.eos_token_ids)
-        return ReplyStream(arrival.headers.request_id, prepared, detokenizer, logprobs)
+        start = self._attempts.start_of(arrival)
+        return ReplyStream(arrival.headers.request_id, prepared, detokenizer, logprobs, start)
 
     def _send_delta(self, reply: GrowingReply, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
         first = not stream.started
@@ -188,15 +221,16 @@ class Egress:
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
-    def _fail(self, publication: Publication, reply: GrowingReply | None, error: RequestError) -> None:
-        arrival, after = publication.arrival, None
+    def _fail(self, publication: Publication, reply: GrowingReply | None, ending: Ending) -> None:
+        arrival, told = publication.arrival, None
+        assert ending.error is not None
         if reply is None:
-            context = self._context(arrival.headers.reply_address, arrival)
+            context = self.context_of(arrival)
         else:
             del self._replies[arrival.id]
-            context, after = reply.context, reply.last_acknowledgement
+            context, told = reply.context, reply.last_acknowledgement
             publication.bytes += reply.ended_bytes
-        self._put(publication, context.error(error_body(error)), after)
+        self._put(publication, context.error(error_body(ending.error), self._stages(arrival, ending)), told)
 
     async def _finish(self, publication: Publication, reply: GrowingReply, stream: ReplyStream, ending: Ending) -> None:
         """A sequence has its answer; with the last of them the request has its reply."""
@@ -216,24 +250,37 @@ class Egress:
         publication.bytes += reply.ended_bytes
         publication.ending = whole = reply.ending()
         tokens = {"prompt_tokens": whole.prompt_tokens, "output_tokens": whole.output_tokens}
-        if stream.prepared.include_usage:
+        if stream.prepared.include_usage and not stream.start.usage_told:
             await self._room()
             self._send(reply, reply.body.usage_chunk(**tokens), ())
-        final = reply.context.final(reply.body.final(reply.answers(), **tokens))
+        stages = self._stages(publication.arrival, whole)
+        final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
         self._put(publication, final, reply.last_acknowledgement)
 
-    def _put(self, publication: Publication, reply: OutboundRecord, after: asyncio.Future[None] | None) -> None:
+    def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
+        return stage_times(arrival, ending.timeline, self._clock)
+
+    def _put(self, publication: Publication, reply: OutboundRecord, told: asyncio.Future[Any] | None) -> None:
         arrival = publication.arrival
+        last = self._attempts.ending(arrival.record, arrival.epoch)
+        after = _all_of(told, last.written)
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication)
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, last.beside)
         )
 
     async def _send_last_deltas(self, reply: GrowingReply, stream: ReplyStream, reason: FinishReason) -> None:
+        """Unless an earlier attempt has told them."""
+        if stream.start.finished:
+            return
         while stream.more_than_a_delta:
             await self._room()
             self._send_delta(reply, stream, finish_reason=None)
         await self._room()
         self._send_delta(reply, stream, reason)
+
+    def context_of(self, arrival: Arrival) -> ReplyContext:
+        """Of all replies to this attempt."""
+        return self._context(arrival.headers.reply_address, arrival)
 
     async def _room(self) -> None:
         while not self._deltas.has_room:
@@ -243,7 +290,7 @@ class Egress:
         headers = None if arrival is None else arrival.headers
         return ReplyContext(
             request_id=address.request_id,
-            attempt=1,
+            attempt=1 if arrival is None else self._attempts.number(arrival),
             delta_topic=self._topics.deltas,
             reply_topic=address.topic or self._topics.replies,
             reply_partition=address.partition,
@@ -253,3 +300,12 @@ class Egress:
             traceparent=None if headers is None else headers.traceparent,
             tracestate=None if headers is None else headers.tracestate,
         )
+
+
+def _all_of(*acknowledgements: asyncio.Future[Any] | None) -> asyncio.Future[Any] | None:
+    """One that is done when all are, whatever came of them."""
+    given = [each for each in acknowledgements if each is not None]
+    open_ones = [each for each in given if not each.done()]
+    if len(open_ones) > 1:
+        return asyncio.gather(*open_ones, return_exceptions=True)
+    return next(iter(open_ones or given), None)

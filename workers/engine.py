@@ -6,7 +6,7 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -17,7 +17,7 @@ from scheduling.batch import BatchScheduler
 from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
-from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import TERMINAL_STATES, RequestState
@@ -25,6 +25,7 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
 from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
+from workers.engine_observer import EngineObserver
 from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
@@ -89,6 +90,7 @@ class Engine:
         default_max_tokens: int,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
+        observer: EngineObserver | None = None,
     ) -> None:
         """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
         `TokenIntake`."""
@@ -104,12 +106,13 @@ class Engine:
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
-        self._tokens = TokenIntake(outbox, hasher)
+        self._tokens = TokenIntake(outbox, hasher, observer)
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
         self._cpu_clock = cpu_clock
+        self._observer = observer
         self._requests = RequestTable()
         self._groups = SequenceGroups()
         self._draining = False
@@ -149,6 +152,8 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
+        if self._observer is not None:
+            self._observer.turn(now, self._oldest)
         return plan is not None or self._requests.dropping
 
     def _hand_out(self, now: float) -> None:
@@ -306,10 +311,16 @@ class Engine:
         if arrival.prompts == 1:
             predicted = self._index.prompt_tokens[row]
             self._prompt_ratio.observe(arrival.body_bytes, predicted, len(prepared.prompt_token_ids))
+        if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
+            # An earlier attempt came to the end, and its terminal reply to nobody.
+            self._scheduler.cancel(row, now)
+            self._end(row, reason, now)
+            return
+        # What was told already is computed again, like a prompt.
         self._scheduler.staged(
             row,
-            len(prepared.prompt_token_ids),
-            prepared.max_output_tokens,
+            len(request.token_ids),
+            prepared.max_output_tokens - request.told_tokens,
             now,
             block_names=request.block_names,
         )
@@ -322,7 +333,7 @@ class Engine:
             # A request that was preempted and comes back was admitted before.
             timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
         for eviction in plan.evictions:
-            self._requests[eviction.row].timeline.suspend(eviction, now)
+            self._suspended(eviction, plan, now)
         for chunk in plan.chunks:
             self._requests[chunk.row].timeline.resume(chunk, now)
         self._swap(plan)
@@ -356,6 +367,8 @@ class Engine:
             if reason is not None:
                 endings.append((chunk.row, reason))
         self._scheduler.settle(plan, outcomes, done - started, done)
+        if self._observer is not None:
+            self._observer.step(plan, done - started)
         for row, reason in endings:
             self._end(row, reason, done)
         self._steps += 1
@@ -370,6 +383,23 @@ class Engine:
                 self._scheduler.fail(row, now)
                 self._end(row, error, now)
 
+    def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
+        request = self._requests[eviction.row]
+        request.timeline.suspend(eviction, now)
+        if self._observer is not None:
+            self._observer.preempted(
+                eviction.row,
+                eviction.for_row,
+                tenant=request.arrival.tenant,
+                for_growth=eviction.for_row not in plan.admitted,
+                swapped=eviction.swapped,
+            )
+
+    def _oldest(self) -> Iterator[Arrival]:
+        """Of each partition: its first request that is not admitted."""
+        state = self._index.state
+        return self._requests.oldest(lambda row: state[row] <= RequestState.CLAIMED)
+
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
             return
@@ -377,6 +407,8 @@ class Engine:
         self._swapper.copy(plan.swaps)
         for timing in self._swapper.take_timings():
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
+            if self._observer is not None:
+                self._observer.copied(timing.direction, timing.seconds)
 
     def _input(self, chunk: Chunk) -> SequenceInput:
         request = self._requests[chunk.row]
@@ -407,9 +439,13 @@ class Engine:
         else:
             group = self._groups.of(row)
             self._ended += group is None or (len(group.rows) == 1 and not group.short)
-            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
+            told = 0 if request is None else request.told_tokens
+            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
         prepared = None if request is None else request.prepared
-        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output))
+        # Nothing was found for one that was never admitted: what the index says then is only hoped for.
+        cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
+        cost = self._index.cost.prompt(prompt, cached) + self._index.cost.output(output)
+        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
         self._forget(row)
 
     def _end_siblings(self, row: int, now: float) -> None:

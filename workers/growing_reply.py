@@ -6,30 +6,30 @@ or Kafka. Owned by the event loop.
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from topics.replies import ReplyContext
 from workers.prompt import PreparedRequest
 from workers.reply_body import AnsweredChoice, ReplyBody
-from workers.reply_stream import ReplyStream
-from workers.request import Arrival, Ending, Timeline
+from workers.reply_stream import ReplyStream, StreamStart
+from workers.request import Ending, Timeline
 
 __all__ = ["GrowingReply"]
 
 
 class GrowingReply:
-    def __init__(self, arrival: Arrival, context: ReplyContext, body: ReplyBody) -> None:
-        self.arrival = arrival
+    def __init__(self, context: ReplyContext, body: ReplyBody, start: StreamStart) -> None:
         self.context = context
         self.body = body
         self.streams: dict[int, ReplyStream] = {}
         """By sequence; those that have begun."""
-        self.last_acknowledgement: asyncio.Future[None] | None = None
+        self.last_acknowledgement: asyncio.Future[Any] | None = None
         """Of the newest delta: the terminal reply must not overtake it."""
         self.ended_bytes = 0
         """What the ended sequences count in the outbox until the terminal reply is delivered."""
         self._answers: dict[int, AnsweredChoice] = {}
         self._endings: dict[int, Ending] = {}
-        self._seq = 0
+        self._seq = start.seq
 
     def next_seq(self) -> int:
         self._seq += 1
@@ -50,16 +50,17 @@ class GrowingReply:
         if len(self._endings) == 1:
             return next(iter(self._endings.values()))
         endings = [self._endings[sequence] for sequence in sorted(self._endings)]
-        prompts = (
-            ending.prompt_tokens
-            for sequence, ending in self._endings.items()
-            if self.streams[sequence].prepared.first_of_prompt
-        )
+        # A prompt's tokens count once, however many choices it has.
+        prompts = [
+            ending for sequence, ending in self._endings.items() if self.streams[sequence].prepared.first_of_prompt
+        ]
         return Ending(
             endings[0].reason,
             _together([ending.timeline for ending in endings]),
-            prompt_tokens=sum(prompts),
+            prompt_tokens=sum(ending.prompt_tokens for ending in prompts),
             output_tokens=sum(ending.output_tokens for ending in endings),
+            cached_tokens=sum(ending.cached_tokens for ending in prompts),
+            cost=sum(ending.cost for ending in endings),
         )
 
 

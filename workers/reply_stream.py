@@ -15,7 +15,7 @@ from workers.request import FinishReason
 from workers.sampling import TokenLogprobs
 from workers.tool_calls import CalledTool, ToolCallReader
 
-__all__ = ["DeltaPart", "ReplyStream"]
+__all__ = ["DeltaPart", "ReplyStream", "StreamStart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,22 @@ _LOGPROBS_A_DELTA = 200
 """Tokens. With twenty alternatives each that is about half of what a delta record may hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where an attempt takes the stream up: the engine begins with the tokens found, and says them again to us."""
+
+    seq: int = 0
+    """Of the next delta."""
+    token_ids: tuple[int, ...] = ()
+    """What earlier deltas cover."""
+    told_characters: int = 0
+    finished: bool = False
+    """The finish reason was told."""
+    usage_told: bool = False
+    reset: bool = False
+    """Earlier deltas are void: it was told that the stream begins again."""
+
+
 class ReplyStream:
     def __init__(
         self,
@@ -40,9 +56,11 @@ class ReplyStream:
         prepared: PreparedRequest,
         detokenizer: Detokenizer | None,
         logprobs: AnswerLogprobs | None = None,
+        start: StreamStart = StreamStart(),
     ) -> None:
         """`detokenizer` is None where the engine makes the text (requests with stop strings), `logprobs` where they
         were not asked for."""
+        self.start = start
         self.prepared = prepared
         self._request_id = request_id
         self._detokenizer = detokenizer
@@ -55,6 +73,12 @@ class ReplyStream:
         """Of the answer as the model writes it, calls included."""
         self._new_ids: list[int] = []
         self._new_text = ""
+        self._told_tokens = len(start.token_ids)
+        """Of what comes, so many were told by earlier attempts."""
+        self._told_characters = start.told_characters
+        """The same of the text."""
+        self.tokens = 0
+        """Of the answer, so far."""
         self._sent_s: float | None = None
 
     @property
@@ -67,15 +91,20 @@ class ReplyStream:
         """Of the answer so far; None where they were not asked for."""
         return None if self._logprobs is None else self._logprobs.shown(self._characters)
 
-    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> None:
+    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> int:
+        """What is new of the answer; how many of its tokens no earlier attempt has told."""
         if self._logprobs is not None:
             self._logprobs.take(logprobs)
         if self._detokenizer is not None:
             # The end token is a token of the answer, but no text, whether or not the tokenizer calls it special.
             ends = self.prepared.eos_token_ids
             text = self._detokenizer.feed([token for token in token_ids if token not in ends])
-        self._new_ids.extend(token_ids)
+        self.tokens += len(token_ids)
+        told = min(self._told_tokens, len(token_ids))
+        self._told_tokens -= told
+        self._new_ids.extend(token_ids[told:])
         self._add(text or "")
+        return len(token_ids) - told
 
     def finish(self) -> None:
         """No more tokens come: let go of what was held back, half a character or the beginning of a call."""
@@ -118,7 +147,8 @@ class ReplyStream:
 
     @property
     def started(self) -> bool:
-        return self._sent_s is not None
+        """Whether a reader has seen something of it."""
+        return self._sent_s is not None or self.start.seq > 0
 
     def _add(self, piece: str) -> None:
         self._characters += len(piece)
@@ -134,7 +164,9 @@ class ReplyStream:
     def _say(self, text: str) -> None:
         if text:
             self._pieces.append(text)
-            self._new_text += text
+            told = min(self._told_characters, len(text))
+            self._told_characters -= told
+            self._new_text += text[told:]
 
     def _call(self, called: CalledTool) -> None:
         place = len(self._calls)
