@@ -1,4 +1,4 @@
-"""Headrace's own client, which needs no torch: python examples/python_client.py HOST:PORT "Why is the sky blue?" [PREFIX]
+"""Ask a question with Headrace's own client: python examples/python_client.py HOST:PORT "Why is the sky blue?" [PREFIX]
 
 It reads finals with `read_committed` and streams without, puts both together, and reads no other client's answers.
 """

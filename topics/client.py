@@ -286,6 +286,10 @@ class HeadraceClient:
         """One that nobody has, and whose replies this client reads."""
         return uuid.uuid4().hex if self._own is None else self._own.new_id()
 
+    def reads(self, request_id: str) -> bool:
+        """Whether the replies to such a request come to where this client reads."""
+        return self._own is None or self._own.holds(request_id)
+
     async def send(self, body: Mapping[str, Any], *, priority: str, headers: RequestHeaders) -> str:
         """Send any body with any headers (their trace context is replaced by the current span's).
 
@@ -298,7 +302,7 @@ class HeadraceClient:
         request_id = headers.request_id
         if request_id in self._pending:
             raise ValueError(f"request id {request_id!r} is in use: each request needs its own")
-        if self._own is not None and not self._own.holds(request_id):
+        if not self.reads(request_id):
             raise ValueError(
                 f"request id {request_id!r}: its replies would come to a partition that this client does not read; "
                 "leave the id out, take one from new_request_id(), or open the client without own_partition"
