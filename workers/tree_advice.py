@@ -26,9 +26,9 @@ def advice(tree: TreeConfig) -> Iterator[str]:
         ordinary_s = _ordinary_s(config.slo)
         if ordinary_s is not None and config.burst_s < min(ordinary_s, _SHIPPED_BURST_S):
             yield (
-                f"class {config.name}: burst_s = {config.burst_s:g} holds less than its rate for {ordinary_s:g} s, which "
-                "an ordinary request takes by its slo: while a full machine starts nobody, the class loses what is due "
-                f"to it beyond its burst. Set burst_s to {ordinary_s:g} or more"
+                f"class {config.name}: burst_s = {config.burst_s:g} holds less than its rate for the {ordinary_s:g} s "
+                "that an ordinary request takes by its slo: while a full machine starts nobody, the class loses what "
+                f"is due to it beyond its burst. Set burst_s to {ordinary_s:g} or more"
             )
 
 
