@@ -64,6 +64,10 @@ preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, 
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)
 	@$(BIN)/pytest -s -m "chaos and long" tests/chaos
 
+.PHONY: schemas
+schemas: java $(READY) ## Two hundred JSON Schemas drawn at random through the real model (some minutes)
+	@$(BIN)/pytest -s -m long tests/integration/worker/test_schemas.py
+
 .PHONY: bench-engine
 bench-engine: $(READY) ## Engine throughput beside transformers
 	@$(BIN)/headrace bench engine
