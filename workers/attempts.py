@@ -262,18 +262,23 @@ class Attempts:
 
     # --- it ends ----------------------------------------------------------------------------------------------------
 
-    def ending(self, record: InboundRecord, epoch: int) -> LastWords:
+    def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
-        key = (record.id, epoch)
+        key = arrival_key(arrival)
         begun = self._begun.get(key)
         if begun is not None:
             begun.ending = True
             written = None if begun.written.done() else begun.written
-            return LastWords((self._journal.tombstone(record.id),), written)
-        # Refused, expired or given up before it was begun here; somebody may have begun it elsewhere.
-        if self._prior.pop(key, None) or self._journal.prior(record.id):
-            return LastWords((self._journal.tombstone(record.id),))
-        return LastWords()
+            return LastWords((self._journal.tombstone(arrival.id, begun.note.attempt),), written)
+        # It ended before it was begun here; somebody may have begun it elsewhere.
+        return self._last_of_prior(arrival.id, self._prior.pop(key, None))
+
+    def refused(self, record: InboundRecord) -> LastWords:
+        """The record that was just handed out will be no arrival."""
+        return self._last_of_prior(record.id, self._journal.prior(record.id))
+
+    def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
+        return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
 
     def settled(self, record: InboundRecord, epoch: int) -> None:
         """Its terminal reply is delivered, or another's to give."""

@@ -55,8 +55,8 @@ class Journal:
             future.set_result(RecordId("progress", 0, 0))
         self.open.clear()
 
-    def tombstone(self, record: RecordId) -> OutboundRecord:
-        return OutboundRecord("progress", 0, str(record).encode(), None)
+    def tombstone(self, record: RecordId, attempt: int) -> OutboundRecord:
+        return OutboundRecord("progress", 0, str(record).encode(), None, (("attempt", b"%d" % attempt),))
 
 
 class AttemptRig:
