@@ -90,12 +90,14 @@ class Attempts:
         on_broken: Callable[[BaseException], None],
         call_soon: Callable[[Callable[[], None]], object],
         full: Callable[[PriorityClass], bool],
+        certain: Callable[[PriorityClass], bool],
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
         `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
-        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now."""
+        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now.
+        `certain`: its partitions are still this worker's, for sure."""
         self._journal = journal
         self._accept = accept
         self._stage = stage
@@ -105,6 +107,7 @@ class Attempts:
         self._on_broken = on_broken
         self._call_soon = call_soon
         self._full = full
+        self._certain = certain
         self._wall_ms = wall_ms
         self._monotonic_s = monotonic_s
         self._gate = StartGate(let_in, self._run_again)
@@ -114,6 +117,8 @@ class Attempts:
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, _Begun] = {}
+        self._uncertain: list[Arrival] = []
+        """Begun, and perhaps another's already."""
         self._due: deque[Arrival] = deque()
         """To be begun. Bounded by what the scheduler hands out."""
         self._told = False
@@ -188,17 +193,35 @@ class Attempts:
             self._on_broken(error)
             return
         self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
-        written.add_done_callback(partial(self._on_begun, arrival, note.attempt))
+        written.add_done_callback(partial(self._on_begun, arrival))
 
-    def _on_begun(self, arrival: Arrival, attempt: int, written: "asyncio.Future[RecordId]") -> None:
+    def _on_begun(self, arrival: Arrival, written: "asyncio.Future[RecordId]") -> None:
         if written.cancelled():
             return
         if (error := written.exception()) is not None:
             # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
             self._on_broken(error)
         else:
-            # Also if its partition is gone: the engine lets what it has dropped pass by.
-            self._gate.begun(arrival, attempt)
+            self._let_begin(arrival)
+
+    def _let_begin(self, arrival: Arrival) -> None:
+        """The note stands in the log: if the partition was ours until then, whoever owns it next finds it there.
+
+        A process that was stopped may have written it too late: it waits until the group says whose the partition is.
+        Also called if the partition is gone: the engine lets what it has dropped pass by.
+        """
+        begun = self._begun.get(arrival_key(arrival))
+        if begun is not None and not self._certain(arrival.origin_class):
+            self._uncertain.append(arrival)
+        else:
+            self._gate.begun(arrival, 1 if begun is None else begun.note.attempt)
+
+    def confirmed(self, priority: PriorityClass) -> None:
+        """The group has just said that this worker is a member, and so that the class's partitions are its own."""
+        if self._uncertain:
+            waiting, self._uncertain = self._uncertain, []
+            for arrival in waiting:
+                self._let_begin(arrival)
 
     def _run_again(self, message: Staged | Refused) -> None:
         """On either thread."""
@@ -295,12 +318,15 @@ class Attempts:
             for key in (*self._begun, *self._prior)
             if (key[0].topic, key[0].partition, key[1]) == (partition.topic, partition.partition, partition.epoch)
         ]
+        self._uncertain, waiting = [], self._uncertain
         for key in gone:
             self._prior.pop(key, None)
             begun = self._begun.pop(key, None)
             if begun is not None and not begun.ending:
                 self._write_last(begun)
             self._next_suspect(key)
+        for arrival in waiting:
+            self._let_begin(arrival)
 
     def give_back(self) -> None:
         """The worker ends in order, with all that it has not answered."""

@@ -64,6 +64,7 @@ class AttemptRig:
         self.journal = Journal()
         self.now_s = 0.0
         self.full = False
+        self.certain = True
         self.queued: list[Arrival] = []
         self.staging: list[StageJob] = []
         self.let_in: list[Staged | Refused] = []
@@ -80,6 +81,7 @@ class AttemptRig:
             on_broken=self._broken,
             call_soon=lambda call: call(),
             full=lambda _: self.full,
+            certain=lambda _: self.certain,
             wall_ms=lambda: int(self.now_s * 1000),
             monotonic_s=lambda: self.now_s,
         )

@@ -62,6 +62,19 @@ async def test_a_request_goes_in_when_its_prompt_is_prepared_and_its_note_acknow
         assert len(rig.let_in) == 1
 
 
+async def test_what_may_have_been_noted_too_late_waits_until_the_group_says_whose_it_is() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.certain = False  # as in a process that was stopped and wakes up
+    await begin(rig, arrival)
+    rig.attempts.staged(staged(arrival))
+    assert rig.let_in == []
+    rig.certain = True
+    rig.attempts.confirmed(P1)
+    assert len(rig.let_in) == 1
+
+
 async def test_without_room_in_the_journal_nothing_is_begun() -> None:
     rig = AttemptRig()
     (arrival,) = arrivals(P1)
