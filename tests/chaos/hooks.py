@@ -67,9 +67,9 @@ def install(hook: Hook, model: Any) -> Any:
         case "delta":
             send_delta = egress.Egress._send_delta
 
-            def sending(*arguments: Any) -> None:
+            def sending(*arguments: Any, **options: Any) -> None:
                 hook.visit()
-                send_delta(*arguments)
+                send_delta(*arguments, **options)
 
             egress.Egress._send_delta = sending  # type: ignore[method-assign]
         case "open":
