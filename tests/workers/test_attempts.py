@@ -71,7 +71,7 @@ async def test_what_may_have_been_noted_too_late_waits_until_the_group_says_whos
     rig.attempts.staged(staged(arrival))
     assert rig.let_in == []
     rig.certain = True
-    rig.attempts.confirmed(P1)
+    rig.attempts.confirmed()
     assert len(rig.let_in) == 1
 
 
