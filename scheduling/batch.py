@@ -372,9 +372,17 @@ class BatchScheduler:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
+    def running_of(self, priority: PriorityClass) -> int:
+        """How many of a service class hold a slot."""
+        return self._running.count(priority)
+
     def running(self, row: int) -> RunningSequence:
         """An admitted row that is not suspended: to be read, until the next call."""
         return self._running[row]
+
+    def slack_s(self, row: int, output_tokens: int, now: float) -> float:
+        """Of an admitted row: how long it still has to keep its class's objective; infinite without one."""
+        return self._preemption.slack_s(row, output_tokens, now)
 
     @property
     def has_work(self) -> bool:

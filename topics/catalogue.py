@@ -103,6 +103,10 @@ class Catalogue:
         return f"{self.prefix}.offsets"
 
     @property
+    def reports(self) -> str:
+        return f"{self.prefix}.reports"
+
+    @property
     def jobs(self) -> str:
         return f"{self.prefix}.jobs"
 
@@ -145,13 +149,32 @@ class Catalogue:
             TopicSpec(self.dead_letters, 1, dead_letters, "records that nobody can be answered for"),
             # One partition: orders must be applied in one order.
             TopicSpec(self.control, 1, compacted, "cancel, pause, drain, quotas"),
-            TopicSpec(self.progress, self.request_partitions, compacted, "attempts at requests that run"),
+            # Two or three records a request, all but those that run soon without use; read whole by each new owner.
+            TopicSpec(
+                self.progress,
+                self.request_partitions,
+                {
+                    **compacted,
+                    "segment.ms": str(_HOUR_MS // 6),
+                    "segment.bytes": str(8 * _MIB),
+                    "min.cleanable.dirty.ratio": "0.1",
+                    "delete.retention.ms": "60000",
+                },
+                "attempts at requests that run",
+            ),
             # One record a partition and transaction, but only of maps that outgrow a commit. Cleaned often.
             TopicSpec(
                 self.offsets,
                 self.request_partitions,
                 {**compacted, "segment.ms": str(_HOUR_MS // 6)},
                 "maps of completed offsets that outgrow a commit",
+            ),
+            # Each worker's, once a second; whoever looks starts at the end.
+            TopicSpec(
+                self.reports,
+                1,
+                {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS // 6), "segment.ms": str(_HOUR_MS // 12)},
+                "what workers say of themselves, for `headrace top`",
             ),
             TopicSpec(self.jobs, 1, compacted, "state of batch jobs"),
         )

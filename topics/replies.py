@@ -4,7 +4,8 @@ Knows which topic, partition, key and headers a reply has. Does not know what it
 already encoded here), when it is sent, or how it is acknowledged (`topics.producer`).
 
 Every reply has the headers `event` (`topics.headers.ReplyEvent`), `request-id` and `attempt`, and echoes the
-request's `kafka_correlationId`, `job-id` and `custom-id`. A delta also has `seq` and `tokens`.
+request's `kafka_correlationId`, `job-id` and `custom-id`. A delta also has `seq` and `tokens`, a terminal reply
+`server-timing` (`topics.stage_times`).
 
 Key: the request id, so that one request's deltas stand in one partition, in their order, and its final where its
 reader expects it.
@@ -30,6 +31,7 @@ from topics.headers import (
     TRACESTATE,
     ReplyEvent,
 )
+from topics.stage_times import SERVER_TIMING, StageTimes
 
 __all__ = ["OutboundRecord", "ReplyContext", "decode_token_ids", "encode_token_ids"]
 
@@ -48,6 +50,11 @@ class OutboundRecord:
     value: bytes | None
     """None is a tombstone, and needs a key."""
     headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def attempt(self) -> int:
+        """Of a reply: which attempt it is of."""
+        return int(dict(self.headers).get(ATTEMPT, b"1"))
 
     @property
     def size_bytes(self) -> int:
@@ -74,28 +81,41 @@ class ReplyContext:
     """Of the span that a reader's spans hang on; the request's own trace."""
     tracestate: str | None = None
 
-    def delta(
-        self, value: bytes | None, *, seq: int, token_ids: Iterable[int], event: ReplyEvent = ReplyEvent.DELTA
-    ) -> OutboundRecord:
-        """A record of the delta topic. `seq` counts them from 0 within the request, over all its attempts."""
-        assert not event.terminal, f"a {event} is a terminal reply"
+    def delta(self, value: bytes, *, seq: int, token_ids: Iterable[int]) -> OutboundRecord:
+        """A piece of the stream. `seq` counts them from 0 within the request, over all its attempts."""
         headers = [(SEQ, str(seq).encode()), (TOKENS, encode_token_ids(token_ids))]
         return OutboundRecord(
-            self.delta_topic, None, self.request_id.encode(), value, (*self._headers(event), *headers)
+            self.delta_topic,
+            None,
+            self.request_id.encode(),
+            value,
+            (*self._headers(ReplyEvent.DELTA), *headers),
         )
 
-    def final(self, value: bytes) -> OutboundRecord:
-        """The whole answer."""
-        return self._terminal(ReplyEvent.FINAL, value)
+    def attempt_begins(self) -> OutboundRecord:
+        """The marker in the stream: what earlier attempts write behind it is void."""
+        return self._mark(ReplyEvent.ATTEMPT)
 
-    def error(self, value: bytes) -> OutboundRecord:
+    def begins_again(self) -> OutboundRecord:
+        """The stream can't be continued: `seq` counts from 0 again, and the text comes from its beginning."""
+        return self._mark(ReplyEvent.RESET)
+
+    def _mark(self, event: ReplyEvent) -> OutboundRecord:
+        return OutboundRecord(self.delta_topic, None, self.request_id.encode(), b"{}", self._headers(event))
+
+    def final(self, value: bytes, stages: StageTimes | None = None) -> OutboundRecord:
+        """The whole answer. `stages`: where the request's time went."""
+        return self._terminal(ReplyEvent.FINAL, value, stages)
+
+    def error(self, value: bytes, stages: StageTimes | None = None) -> OutboundRecord:
         """No answer will come; `value` is an OpenAI error object."""
-        return self._terminal(ReplyEvent.ERROR, value)
+        return self._terminal(ReplyEvent.ERROR, value, stages)
 
-    def _terminal(self, event: ReplyEvent, value: bytes) -> OutboundRecord:
-        return OutboundRecord(
-            self.reply_topic, self.reply_partition, self.request_id.encode(), value, self._headers(event)
-        )
+    def _terminal(self, event: ReplyEvent, value: bytes, stages: StageTimes | None) -> OutboundRecord:
+        headers = self._headers(event)
+        if stages is not None:
+            headers = (*headers, (SERVER_TIMING, stages.encode().encode("ascii")))
+        return OutboundRecord(self.reply_topic, self.reply_partition, self.request_id.encode(), value, headers)
 
     def _headers(self, event: ReplyEvent) -> tuple[tuple[str, bytes], ...]:
         headers = [

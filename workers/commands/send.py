@@ -12,15 +12,17 @@ import asyncio
 import logging
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from topics.client import HeadraceClient, Stream
+from topics.stage_times import STAGES
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
-from workers.telemetry import export_is_wanted, tracer_provider
+from workers.telemetry import otlp_is_wanted, tracer_provider
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -80,7 +82,7 @@ async def _send(arguments: argparse.Namespace, prompt: str) -> Stream:
 
 def _provider() -> "TracerProvider | None":
     """Of the producer's span, with which the trace begins. None where nothing asks for it."""
-    if not export_is_wanted():
+    if not otlp_is_wanted("TRACES"):
         return None
     try:
         return tracer_provider(service_name="headrace-send")
@@ -109,7 +111,13 @@ def _print_end(stream: Stream, *, as_json: bool) -> None:
     answer = stream.answer
     assert answer is not None
     if as_json:
-        _print_json({"answer": answer.body, "seconds": answer.ended_s - answer.sent_s})
+        _print_json(
+            {
+                "answer": answer.body,
+                "seconds": answer.ended_s - answer.sent_s,
+                "stages": None if answer.stages is None else asdict(answer.stages),
+            }
+        )
     else:
         first = (
             "" if answer.first_delta_s is None else f"first text after {answer.first_delta_s - answer.sent_s:.2f} s, "
@@ -120,6 +128,12 @@ def _print_end(stream: Stream, *, as_json: bool) -> None:
             f"{used['prompt_tokens']} + {used['completion_tokens']} tokens; {answer.request_id}]",
             file=sys.stderr,
         )
+        if answer.stages is not None:
+            reached = ((name, getattr(answer.stages, name)) for name in STAGES)
+            print(
+                "[" + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in reached if seconds is not None) + "]",
+                file=sys.stderr,
+            )
 
 
 def _print_json(document: Any) -> None:
