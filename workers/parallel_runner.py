@@ -27,7 +27,7 @@ from kvcache.swap_plan import BlockCopy
 from workers.attention.flash import flash_for
 from workers.attention.reference import ReferenceAttention
 from workers.devices import Placement
-from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel, first_line
+from workers.errors import DeviceLost, EngineFault, NotFiniteLogits, OutOfMemory, UnsupportedModel, first_line
 from workers.model_source import ModelFiles
 from workers.model_weights import check_divisible
 from workers.rank_group import RankGroup, join_group
@@ -82,9 +82,9 @@ class ParallelRunner(TransformersRunner):
                 f"rank 0 of {group.ranks} has no memory for a step, and the others wait in it ({fault}): lower "
                 "engine.step_tokens or engine.kv_bytes"
             ) from fault
+        except EngineFault:
+            raise
         except RuntimeError as error:
-            if isinstance(error, DeviceLost):
-                raise
             raise DeviceLost(f"the ranks lost each other ({first_line(error)})") from error
 
 
