@@ -117,6 +117,14 @@ class PartitionReader:
         except (KafkaError, TimeoutError) as error:
             raise KafkaUnavailableError(self._settings, error) from error
 
+    async def read_on(self) -> list[InboundRecord]:
+        """What is new at the position; none if nothing comes within a tenth of a second. Keep asking.
+
+        Raises `KafkaUnavailableError`; the position is then as it was.
+        """
+        self._consumer.resume(self._partition)
+        return await self._poll()
+
     async def read_to_end(self) -> AsyncIterator[list[InboundRecord]]:
         """What stands between the position and the end as it is now, in order.
 

@@ -85,6 +85,10 @@ class SyncHeadraceClient:
     def result(self, request_id: str, *, timeout_s: float | None = None) -> Answer:
         return self.wait_for(self._client.result(request_id, timeout_s=timeout_s))
 
+    def cancel(self, request_id: str | None = None, **options: Any) -> None:
+        """End requests that were sent before. `options`: those of `HeadraceClient.cancel`."""
+        self.wait_for(self._client.cancel(request_id, **options))
+
     def wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call of the asyncio client on its loop."""
         assert threading.current_thread() is not self._thread, "a call from the client's own loop would wait for itself"

@@ -29,6 +29,7 @@ COMMANDS = {
     "results": "write what a job has answered so far",
     "resume": "run the rows of a job that were never run",
     "retry": "run the rows of a job that failed once more",
+    "cancel": "end a request, a job or all that a tenant has sent",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",

@@ -7,7 +7,7 @@ code runs under a simulated runner on virtual time.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -22,7 +22,9 @@ from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig, TreeError
+from topics.control_orders import Cancel
 from topics.errors import RequestError
+from workers.cancelling import Cancelling
 from workers.detokenizer import Detokenizer
 from workers.errors import NotFiniteLogits
 from workers.mailbox import Mailbox
@@ -33,7 +35,7 @@ from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
 
-__all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
+__all__ = ["Cancelled", "Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,13 @@ _DROPS_A_TURN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """End what these orders name. Requests that come after this message were looked at by ingress."""
+
+    orders: tuple[Cancel, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Start nothing new; what runs goes on."""
 
@@ -76,7 +85,7 @@ class NewTree:
     tree: TreeConfig
 
 
-EngineMessage = Arrival | Staged | Refused | Revoked | Drain | QuotaShare | NewTree
+EngineMessage = Arrival | Staged | Refused | Revoked | Cancelled | Drain | QuotaShare | NewTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,7 @@ class Engine:
         """Rows that are staged or run."""
         self._by_assignment: dict[Revoked, dict[int, Arrival]] = {}
         """Rows by the assignment of their partition, to be dropped when that is revoked. No empty ones."""
+        self._cancelling = Cancelling(self._arrivals)
         self._dropping: deque[tuple[int, Arrival]] = deque()
         """Rows of revoked partitions, still to be dropped."""
         self._draining = False
@@ -164,6 +174,7 @@ class Engine:
         for message in self._inbox.take_all():
             self._handle(message, now)
         self._drop_revoked(now)
+        self._cancel(self._cancelling.take(), now)
         for row in self._scheduler.expire(now):
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
@@ -180,11 +191,14 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
-        return plan is not None or bool(self._dropping)
+        return plan is not None or bool(self._dropping) or self._cancelling.busy
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            self._stage(StageJob(row, self._arrivals[row]))
+            if self._cancelling.busy and (order := self._cancelling.stops(row)) is not None:
+                self._cancel({row: order}, now)
+            else:
+                self._stage(StageJob(row, self._arrivals[row]))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
@@ -222,7 +236,11 @@ class Engine:
                 self._add(message, now)
             case Staged(job, _):
                 # The row may have been dropped, and even given to another request, while its tokens were made.
-                if self._arrivals.get(job.row) is job.arrival:
+                if self._arrivals.get(job.row) is not job.arrival:
+                    return
+                if self._cancelling.busy and (order := self._cancelling.stops(job.row)) is not None:
+                    self._cancel({job.row: order}, now)
+                else:
                     self._staged(message, now)
             case Refused(job, error):
                 if self._arrivals.get(job.row) is job.arrival:
@@ -230,6 +248,8 @@ class Engine:
                     self._end(job.row, error, now)
             case Revoked():
                 self._dropping.extend(self._by_assignment.pop(message, {}).items())
+            case Cancelled(orders):
+                self._cancel(self._cancelling.order(orders, self._requests.keys()), now)
             case Drain():
                 self._draining = True
             case QuotaShare(share):
@@ -253,6 +273,12 @@ class Engine:
             if self._arrivals.get(row) is arrival:
                 self._scheduler.cancel(row, now)
                 self._forget(row)
+
+    def _cancel(self, orders: Mapping[int, Cancel], now: float) -> None:
+        """End rows, wherever they are, and answer each."""
+        for row, order in orders.items():
+            self._scheduler.cancel(row, now)
+            self._end(row, RequestError.cancelled(order.reason), now)
 
     def _add(self, arrival: Arrival, now: float) -> None:
         while self._dropping and len(self._index) >= self._index.capacity:
@@ -281,6 +307,7 @@ class Engine:
         )
         self._arrivals[row] = arrival
         self._by_assignment.setdefault(_assignment(arrival), {})[row] = arrival
+        self._cancelling.entered(row, arrival)
         self._scheduler.enqueue(row, now)
 
     def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
@@ -436,6 +463,7 @@ class Engine:
 
     def _forget(self, row: int) -> None:
         arrival = self._arrivals.pop(row)
+        self._cancelling.left(row, arrival)
         assignment = _assignment(arrival)
         rows = self._by_assignment.get(assignment)
         if rows is not None:

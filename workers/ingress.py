@@ -13,6 +13,7 @@ from typing import Any
 from scheduling.classify import ClassRaisedError, service_class
 from scheduling.priority import PriorityClass
 from topics.codec import loads_object
+from topics.control_orders import Cancel
 from topics.errors import RequestError
 from topics.headers import REPLY_TOPIC, TIER, ReplyAddress, RequestHeaders
 from topics.record import InboundRecord
@@ -40,8 +41,10 @@ class Refusal:
 
     @property
     def answerable(self) -> bool:
-        """False: nobody could know the reply for theirs; the record goes to the dead letters, with its bytes."""
-        return self.address.identified
+        """False: nobody could know the reply for theirs; the record goes to the dead letters, with its bytes.
+
+        What was cancelled is answered all the same: as a dead letter it might be sent again."""
+        return self.address.identified or self.error.code == "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,10 @@ class IngressStatistics:
     accepted: int
     refused: dict[str, int]
     """By error code, or status code where there is none."""
+
+
+def _never(_request_id: str, _job_id: str | None, _tenant: str, _timestamp_ms: int) -> None:
+    """No order is in force."""
 
 
 class Ingress:
@@ -61,10 +68,13 @@ class Ingress:
         ttft_slo_s: Mapping[PriorityClass, float | None],
         accept: Callable[[Arrival], None],
         refuse: Callable[[Refusal], None],
+        cancelling: Callable[[str, str | None, str, int], Cancel | None] = _never,
         monotonic_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
+        """`cancelling`: the order that ends a request of this id, job, tenant and time stamp (ms), if there is one."""
         self._config = config
+        self._cancelling = cancelling
         self._default_reply_topic = default_reply_topic
         self._trust_tenant_header = trust_tenant_header
         self._ttft_slo_s = ttft_slo_s
@@ -103,6 +113,10 @@ class Ingress:
         headers = RequestHeaders.decode(record)
         if headers.reply_topic is not None and not self.allowed(headers.reply_topic):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
+        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        order = self._cancelling(headers.request_id, headers.job_id, tenant, record.timestamp_ms)
+        if order is not None:
+            raise RequestError.cancelled(order.reason)
         # Parsing a large body would hold the loop up; staging checks it anyway.
         unread = len(record.value) > _LARGE_BODY_BYTES
         body = {} if unread else loads_object(record.value)
@@ -116,7 +130,6 @@ class Ingress:
                 raise RequestError.expired(int(-left_s * 1000))
             hard_deadline_s = now_s + left_s
         slo_s = self._ttft_slo_s.get(origin)
-        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
             record=record,

@@ -2,7 +2,8 @@
 
 Knows the order in which things start and end, and who hands what to whom. Does not know how any of them works.
 
-Start: model (given, warm) → topics checked → producers → engine and staging threads → consumers join their groups last.
+Start: model (given, warm) → topics checked → orders read → producers → engine and staging threads → consumers join
+their groups last.
 End (`stop` is set): consumers pause → the engine drains within the grace period, what waits is left for the next worker
 → replies are delivered → offsets committed → groups left → producers and threads stopped.
 """
@@ -34,9 +35,10 @@ from topics.terminal_replies import Fate, TerminalReplies
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
+from workers.control import ControlEffects, WorkerControl
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Drain, EngineStatistics, NewTree, QuotaShare, Revoked
+from workers.engine import Cancelled, Drain, EngineStatistics, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
@@ -114,6 +116,13 @@ class Worker:
         weights = {priority: tree.of(priority).weight for priority in self._classes}
         self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
         self._inbox = engine_inbox(config.ingress.max_rows)
+        self._control = WorkerControl(
+            kafka,
+            self._catalogue,
+            worker=instance,
+            classes=config.classes,
+            effects=ControlEffects(cancel=lambda orders: self._inbox.put(Cancelled(orders))),
+        )
         self._ingress = Ingress(
             config.ingress,
             default_reply_topic=self._topics.replies,
@@ -121,6 +130,7 @@ class Worker:
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
             accept=self._inbox.put,
             refuse=self._refuse,
+            cancelling=self._control.orders.cancelling,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
         builder = PromptBuilder(
@@ -214,6 +224,8 @@ class Worker:
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
+            clean_up.push_async_callback(self._control.stop)
+            await self._control.start()
             replies = [channel.replies for channel in self._channels.values()]
             producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
             clean_up.push_async_callback(_stop_all, producers)
@@ -252,6 +264,7 @@ class Worker:
         ended = asyncio.Event()
         egress = tasks.create_task(self._egress.run())
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
+        tasks.create_task(self._control.run(ended))
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
         quotas = self._config.scheduling.quotas
@@ -312,6 +325,7 @@ class Worker:
     async def _drain(self, egress: asyncio.Task[None], writers: Sequence[asyncio.Task[None]]) -> None:
         """Nothing new; what runs ends within the grace period or is left; what is answered is delivered."""
         self._on_progress("Draining: nothing new starts, what runs may finish …")
+        self._control.draining()
         for channel in self._channels.values():
             channel.close()
         self._inbox.put(Drain())
