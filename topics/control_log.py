@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from itertools import chain, repeat
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,7 @@ from topics.record import InboundRecord
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
 
-__all__ = ["ControlDesk", "ControlLog", "control_record", "control_tombstone"]
+__all__ = ["ControlDesk", "ControlLog", "Notice", "control_record", "control_tombstone"]
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,18 @@ class ControlLog:
         self._position = self._reader.position
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the live workers say of an order."""
+
+    applied: list[str]
+    """Names of those that have it."""
+    late: list[str]
+    """Of those that have not, in the time that was given."""
+    problems: dict[str, str]
+    """Worker → why it can't obey some order that stands."""
+
+
 class ControlDesk:
     """An async context manager for those who give orders: writes them, and sees which workers have applied them."""
 
@@ -171,8 +184,8 @@ class ControlDesk:
         alive = [state for state in self.orders.workers.values() if now_ms - state.at_ms < _ALIVE_MS]
         return sorted(alive, key=lambda state: state.worker)
 
-    async def wait_applied(self, offset: int, timeout_s: float = _NOTICE_S) -> tuple[list[str], list[str]]:
-        """Wait until every live worker has applied the orders up to `offset`: who has, and who has not in time.
+    async def wait_applied(self, offset: int, timeout_s: float = _NOTICE_S) -> Notice:
+        """Wait until every live worker has applied the orders up to `offset`, or the time is over.
 
         Raises `KafkaUnavailableError`.
         """
@@ -182,7 +195,8 @@ class ControlDesk:
             workers = self.live_workers()
             late = [state.worker for state in workers if state.applied_offset < offset]
             if not late or time.monotonic() > deadline_s:
-                return [state.worker for state in workers if state.applied_offset >= offset], late
+                applied = [state.worker for state in workers if state.applied_offset >= offset]
+                return Notice(applied, late, {state.worker: state.problem for state in workers if state.problem})
             await asyncio.sleep(0.05)  # the log of a broker is polled
 
 

@@ -4,17 +4,31 @@ Knows records by key, the last of each. Does not know how they come (`topics.con
 (`workers.control`). Pure: time is an argument, in milliseconds since 1970.
 
 Bounded: cancels expire, and at most `max_cancels` are remembered; past that the oldest are given up, which is counted,
-and what they meant to stop runs.
+and what they meant to stop runs. Of pauses and quotas at most `max_standing` are taken; further ones are refused, as if
+they could not be read.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from topics.control_records import CancelOrder, CancelScope, WorkerState, decode_control_record
+from topics.control_records import (
+    CancelOrder,
+    CancelScope,
+    DrainOrder,
+    PauseOrder,
+    PolicyOrder,
+    QuotaOrder,
+    WorkerState,
+    control_key,
+    decode_control_record,
+)
 from topics.record import InboundRecord
 
-__all__ = ["OF_OFFSET", "Cancel", "ControlOrders", "ControlStatistics", "Ended"]
+__all__ = ["OF_OFFSET", "Cancel", "ControlOrders", "ControlStatistics", "Ended", "StandingOrder"]
+
+StandingOrder = PauseOrder | QuotaOrder | PolicyOrder
+"""In force until it is taken back."""
 
 OF_OFFSET = "of-offset"
 """Header of a tombstone: the offset of the order that it ends, so that it never ends a later one."""
@@ -65,8 +79,11 @@ class _InForce:
 class ControlOrders:
     """`take` every record of the topic in order; ask `cancelling` of each request that comes."""
 
-    def __init__(self, *, max_cancels: int = 100_000) -> None:
+    def __init__(self, *, max_cancels: int = 100_000, max_standing: int = 10_000) -> None:
         self._max_cancels = max_cancels
+        self._max_standing = max_standing
+        self.standing: dict[str, StandingOrder] = {}
+        """By key. To be read."""
         self._cancels: OrderedDict[tuple[str, str], _InForce] = OrderedDict()
         """Oldest first."""
         self._scopes: dict[str, int] = {"request": 0, "job": 0, "tenant": 0}
@@ -77,7 +94,9 @@ class ControlOrders:
         """Of the last order, or end of one, that was read: not of what workers say of themselves."""
         self._given_up = self._unreadable = 0
 
-    def take(self, record: InboundRecord, now_ms: int) -> Cancel | Ended | WorkerState | None:
+    def take(
+        self, record: InboundRecord, now_ms: int
+    ) -> Cancel | StandingOrder | DrainOrder | Ended | WorkerState | None:
         """What the record changes; None for nothing. Raises `ValueError` for one that can't be read."""
         key = (record.key or b"").decode(errors="replace")
         if not key.startswith("worker/"):
@@ -89,12 +108,16 @@ class ControlOrders:
         except ValueError:
             self._unreadable += 1
             raise
-        if isinstance(read, CancelOrder):
-            return self._cancel(read, record, now_ms)
-        if isinstance(read, WorkerState):
-            self.workers[read.worker] = read
-            return read
-        return None
+        match read:
+            case CancelOrder():
+                return self._cancel(read, record, now_ms)
+            case WorkerState():
+                self.workers[read.worker] = read
+            case PauseOrder() | QuotaOrder() | PolicyOrder():
+                self._stand(read)
+            case _:
+                pass
+        return read
 
     def cancelling(self, request_id: str, job_id: str | None, tenant: str, timestamp_ms: int) -> Cancel | None:
         """The order that stops a request which the broker took at `timestamp_ms`. Some tenths of a microsecond."""
@@ -137,10 +160,19 @@ class ControlOrders:
         self._scopes[order.scope] += 1
         return cancel
 
+    def _stand(self, order: StandingOrder) -> None:
+        key = control_key(order)
+        if key not in self.standing and len(self.standing) >= self._max_standing:
+            self._unreadable += 1
+            raise ValueError(f"{self._max_standing} pauses and quotas are in force: {key!r} is one too many")
+        self.standing[key] = order
+
     def _end(self, key: str, headers: dict[str, bytes]) -> Ended | None:
         kind, _, rest = key.partition("/")
         if kind == "worker":
             return None if self.workers.pop(rest, None) is None else Ended(key)
+        if self.standing.pop(key, None) is not None:
+            return Ended(key)
         scope, _, name = rest.partition("/")
         place = (scope, name)
         held = self._cancels.get(place) if kind == "cancel" else None

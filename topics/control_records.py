@@ -6,6 +6,10 @@ Knows keys, fields and their bounds; one schema a kind, each with its version. D
 | key | says | ends |
 |---|---|---|
 | `cancel/request/ID`, `cancel/job/ID`, `cancel/tenant/T` | what was sent before is not run | at `expires_at_ms` |
+| `pause/class/p2`, `pause/tenant/T` | nothing of it is started; what runs goes on | by a tombstone |
+| `quota/tenant/T`, `quota/each-tenant`, `quota/everybody` | this quota instead of the configured one | by a tombstone |
+| `policy` | this policy, or class tree, instead of the configured one | by a tombstone |
+| `drain/NAME` | the worker of that name ends in order; one that starts later does not | by that worker |
 | `worker/NAME` | that worker's own word: alive, and the orders that it has applied | when it leaves |
 
 A key names what is ordered, so compaction keeps the last order for each thing, and a tombstone ends it. That the
@@ -15,7 +19,7 @@ earlier ones are lost is right: a later cancel covers all that an earlier one di
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -26,6 +30,10 @@ __all__ = [
     "CancelOrder",
     "CancelScope",
     "ControlRecord",
+    "DrainOrder",
+    "PauseOrder",
+    "PolicyOrder",
+    "QuotaOrder",
     "WorkerState",
     "cancel_order",
     "control_key",
@@ -34,7 +42,16 @@ __all__ = [
 
 _LONGEST_NAME = 256
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 CancelScope = Literal["request", "job", "tenant"]
+QuotaLimit = Literal[
+    "requests_per_second",
+    "requests_per_minute",
+    "requests_per_day",
+    "cost_per_second",
+    "cost_per_minute",
+    "cost_per_day",
+]
 _LONGEST_KEY = 400
 
 CANCEL_KEPT_S = 86_400.0
@@ -52,6 +69,38 @@ class CancelOrder(WireModel):
     """Milliseconds since 1970: what is read later than this is served. Bounds what workers remember."""
 
 
+class PauseOrder(WireModel):
+    version: Literal[1] = 1
+    scope: Literal["class", "tenant"]
+    name: Name
+    """Of a class: its label."""
+
+
+class QuotaOrder(WireModel):
+    """Of all workers together, as in the configuration."""
+
+    version: Literal[1] = 1
+    scope: Literal["tenant", "each-tenant", "everybody"]
+    tenant: Name | None = None
+    """Of scope `tenant`."""
+    limits: dict[QuotaLimit, Positive]
+    """None at all: no limit, whatever is configured."""
+    over: Literal["wait", "demote", "reject"] = "wait"
+
+
+class PolicyOrder(WireModel):
+    version: Literal[1] = 1
+    policy: Name | None = None
+    """None: the configured one."""
+    tree: dict[str, Any] | None = None
+    """As below `scheduling.tree` in the configuration; None: what is configured."""
+
+
+class DrainOrder(WireModel):
+    version: Literal[1] = 1
+    worker: Name
+
+
 class WorkerState(WireModel):
     """Written by the worker of that name, when it has applied new orders and every few seconds."""
 
@@ -61,10 +110,12 @@ class WorkerState(WireModel):
     state: Literal["serving", "draining"]
     applied_offset: int = Field(ge=-1)
     """Orders up to this offset of the topic are in force here."""
+    problem: Annotated[str, Field(max_length=2_000)] | None = None
+    """Why an order that is in force can't be obeyed here."""
     at_ms: int = Field(ge=0)
 
 
-ControlRecord = CancelOrder | WorkerState
+ControlRecord = CancelOrder | PauseOrder | QuotaOrder | PolicyOrder | DrainOrder | WorkerState
 
 
 def cancel_order(
@@ -87,13 +138,32 @@ def cancel_order(
     return CancelOrder(scope=scope, name=name, expires_at_ms=int(1000 * (time.time() + keep_s)))
 
 
-_KINDS: Mapping[str, type[CancelOrder] | type[WorkerState]] = {"cancel": CancelOrder, "worker": WorkerState}
+_KINDS: Mapping[str, type[ControlRecord]] = {
+    "cancel": CancelOrder,
+    "pause": PauseOrder,
+    "quota": QuotaOrder,
+    "policy": PolicyOrder,
+    "drain": DrainOrder,
+    "worker": WorkerState,
+}
 
 
 def control_key(record: ControlRecord) -> str:
-    if isinstance(record, CancelOrder):
-        return f"cancel/{record.scope}/{record.name}"
-    return f"worker/{record.worker}"
+    match record:
+        case CancelOrder(scope=scope, name=name):
+            return f"cancel/{scope}/{name}"
+        case PauseOrder(scope=of, name=name):
+            return f"pause/{of}/{name}"
+        case QuotaOrder(scope="tenant", tenant=tenant):
+            return f"quota/tenant/{tenant}"
+        case QuotaOrder(scope=whose):
+            return f"quota/{whose}"
+        case PolicyOrder():
+            return "policy"
+        case DrainOrder(worker=worker):
+            return f"drain/{worker}"
+        case WorkerState(worker=worker):
+            return f"worker/{worker}"
 
 
 def decode_control_record(key: str, value: bytes) -> ControlRecord | None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "retry": "run the rows of a job that failed once more",
     "cancel": "end a request, a job or all that a tenant has sent",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
+    "control": "pause, drain, quotas and the policy of running workers; what is in force",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
     "simulate": "replay request traces on virtual time, under several policies side by side",

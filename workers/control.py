@@ -14,14 +14,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from topics.catalogue import Catalogue
 from topics.control_log import ControlLog, control_record, control_tombstone
-from topics.control_orders import Cancel, ControlOrders
-from topics.control_records import WorkerState, control_key
+from topics.control_orders import Cancel, ControlOrders, StandingOrder
+from topics.control_records import DrainOrder, WorkerState, control_key
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord
 from topics.record_producer import RecordProducer
@@ -46,6 +46,12 @@ class ControlEffects:
 
     cancel: Callable[[tuple[Cancel, ...]], None]
     """End what is indexed already; ingress asks `WorkerControl.orders` of what comes."""
+    obey: Callable[[Iterable[StandingOrder]], None]
+    """Go on under these pauses, quotas and this policy, and no others."""
+    drain: Callable[[], None]
+    """End this worker in order."""
+    problem: Callable[[], str | None]
+    """Why some order that stands is not obeyed."""
 
 
 class WorkerControl:
@@ -69,6 +75,9 @@ class WorkerControl:
         self._state: Literal["serving", "draining"] = "serving"
         self._told: WorkerState | None = None
         self._tidy_delay_ms = int(1000 * random.uniform(0, _TIDY_S))
+        self._drained_by: str | None = None
+        """The key of the order to leave."""
+        self._standing: tuple[StandingOrder, ...] = ()
         self._reading = True
         """Still reading what stood there at the start: nothing is indexed yet."""
 
@@ -77,6 +86,7 @@ class WorkerControl:
         await self._producer.start()
         await self._log.start()
         self._reading = False
+        self._obey()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the topic until `stop`."""
@@ -86,6 +96,8 @@ class WorkerControl:
 
     async def stop(self) -> None:
         """After `run` has returned, or `start` has failed. The worker's own word is taken back."""
+        if self._drained_by is not None:
+            self._submit(control_tombstone(self._catalogue, self._drained_by))
         if self._told is not None:
             self._submit(control_tombstone(self._catalogue, control_key(self._told)))
         await self._log.stop()
@@ -110,12 +122,24 @@ class WorkerControl:
                 continue
             if isinstance(change, Cancel):
                 cancels.append(change)
+            elif isinstance(change, DrainOrder) and change.worker == self._worker and not self._reading:
+                # One that stood there before was given to an earlier process of this name.
+                self._drained_by = control_key(change)
+                log.warning("draining, as ordered on the control topic")
+                self._effects.drain()
         if self._reading:
             return
         if cancels:
             self._effects.cancel(tuple(cancels))
+        self._obey()
         if self._told is not None and self.orders.last_offset > self._told.applied_offset:
             self._tell()
+
+    def _obey(self) -> None:
+        standing = tuple(self.orders.standing.values())
+        if standing != self._standing:
+            self._standing = standing
+            self._effects.obey(standing)
 
     # --- the worker's own word ------------------------------------------------------------------------------------
 
@@ -138,6 +162,7 @@ class WorkerControl:
             classes=self._classes,
             state=self._state,
             applied_offset=self.orders.last_offset,
+            problem=self._effects.problem(),
             at_ms=_now_ms(),
         )
         self._submit(control_record(self._catalogue, self._told))

@@ -19,7 +19,10 @@ from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.policies import change_quotas, switch_policy
+from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
+from scheduling.quota import Quotas
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig, TreeError
 from topics.control_orders import Cancel
@@ -35,7 +38,19 @@ from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
 
-__all__ = ["Cancelled", "Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
+__all__ = [
+    "Cancelled",
+    "Drain",
+    "Engine",
+    "EngineMessage",
+    "EngineStatistics",
+    "NewPolicy",
+    "NewQuotas",
+    "NewTree",
+    "PausedClasses",
+    "QuotaShare",
+    "Revoked",
+]
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +100,35 @@ class NewTree:
     tree: TreeConfig
 
 
-EngineMessage = Arrival | Staged | Refused | Revoked | Cancelled | Drain | QuotaShare | NewTree
+@dataclass(frozen=True, slots=True)
+class NewPolicy:
+    """Go on under another queueing discipline, with all that is queued and in flight."""
+
+    policy: str
+    tree: TreeConfig
+    strict: frozenset[PriorityClass]
+    """Classes whose tokens go first in a step, as this policy has it."""
+    quotas: Quotas
+    paused_tenants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NewQuotas:
+    """Go on under these quotas, with nothing of the paused tenants let go."""
+
+    quotas: Quotas
+    paused_tenants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PausedClasses:
+    """Start nothing of these service classes until the next such message; what runs goes on."""
+
+    classes: frozenset[PriorityClass]
+
+
+Reconfiguration = QuotaShare | NewTree | NewPolicy | NewQuotas | PausedClasses
+EngineMessage = Arrival | Staged | Refused | Revoked | Cancelled | Drain | Reconfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +202,7 @@ class Engine:
         self._dropping: deque[tuple[int, Arrival]] = deque()
         """Rows of revoked partitions, still to be dropped."""
         self._draining = False
+        self._quota_share = 1.0
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
         self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
@@ -252,10 +296,27 @@ class Engine:
                 self._cancel(self._cancelling.order(orders, self._requests.keys()), now)
             case Drain():
                 self._draining = True
+            case _:
+                self._reconfigure(message, now)
+
+    def _reconfigure(self, change: Reconfiguration, now: float) -> None:
+        match change:
             case QuotaShare(share):
+                self._quota_share = share
                 self._qdisc.divide_quotas(share, now)
             case NewTree(tree):
                 self._reload(tree, now)
+            case NewPolicy(policy, tree, strict, quotas, paused):
+                switch_policy(self._qdisc, policy, self._index, tree, now, quotas, paused)
+                self._qdisc.divide_quotas(self._quota_share, now)
+                self._intake.set_quotas(quotas)
+                self._scheduler.set_strict(strict)
+            case NewQuotas(quotas, paused):
+                change_quotas(self._qdisc, self._index, now, quotas, paused)
+                self._qdisc.divide_quotas(self._quota_share, now)
+                self._intake.set_quotas(quotas)
+            case PausedClasses(classes):
+                self._scheduler.set_paused(classes)
 
     def _reload(self, tree: TreeConfig, now: float) -> None:
         try:

@@ -21,7 +21,7 @@ from opentelemetry.trace import Tracer
 
 from scheduling.cost import CostKind
 from scheduling.priority import PriorityClass
-from scheduling.tree import TreeConfig, TreeError
+from scheduling.tree import TreeConfig
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
@@ -32,21 +32,23 @@ from topics.known_topics import RecordRefusedError
 from topics.producer import DeltaProducer
 from topics.record_producer import ProducerStoppedError
 from topics.terminal_replies import Fate, TerminalReplies
-from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
+from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
 from workers.control import ControlEffects, WorkerControl
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Cancelled, Drain, EngineStatistics, NewTree, QuotaShare, Revoked
+from workers.engine import Cancelled, Drain, EngineStatistics, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
+from workers.live_scheduling import LiveScheduling
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
+from workers.scheduling_config import SchedulingConfig
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer, WallClock
@@ -111,17 +113,25 @@ class Worker:
         self._tracer = RequestTracer(tracer, WallClock(), group_of, config.kafka.client_id)
         self._thread_broke = asyncio.Event()
         self._thread_error: BaseException | None = None
+        self._drain_ordered = asyncio.Event()
+        """On the control topic: as if `stop` were set."""
 
-        tree = self._tree(config, model)
+        tree = self._tree(config.scheduling)
         weights = {priority: tree.of(priority).weight for priority in self._classes}
         self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
         self._inbox = engine_inbox(config.ingress.max_rows)
+        self._scheduling = LiveScheduling(config.scheduling, self._tree, self._inbox.put)
         self._control = WorkerControl(
             kafka,
             self._catalogue,
             worker=instance,
             classes=config.classes,
-            effects=ControlEffects(cancel=lambda orders: self._inbox.put(Cancelled(orders))),
+            effects=ControlEffects(
+                cancel=lambda orders: self._inbox.put(Cancelled(orders)),
+                obey=self._scheduling.obey,
+                drain=self._drain_ordered.set,
+                problem=lambda: self._scheduling.problem,
+            ),
         )
         self._ingress = Ingress(
             config.ingress,
@@ -193,24 +203,26 @@ class Worker:
             new_detokenizer=new_detokenizer,
         )
 
-    @staticmethod
-    def _tree(config: WorkerConfig, model: "LoadedModel") -> TreeConfig:
-        slots = config.engine.max_sequences
-        cost = cost_model(CostKind(config.scheduling.cost), model.rates, slots)
-        return class_tree(config.scheduling, model.rates, cost, slots, model.limits.context_tokens)
+    def _tree(self, scheduling: SchedulingConfig) -> TreeConfig:
+        """The class tree of a section on this machine, with every class that is served in it. Raises `TreeError`."""
+        slots, model = self._config.engine.max_sequences, self._model
+        cost = cost_model(CostKind(scheduling.cost), model.rates, slots)
+        tree = class_tree(scheduling, model.rates, cost, slots, model.limits.context_tokens)
+        for priority in self._classes:
+            tree.of(priority)
+        return tree
+
+    @property
+    def policy(self) -> str:
+        """The queueing discipline that is in force: configured, or ordered on the control topic."""
+        return self._scheduling.policy
 
     def reload_tree(self, config: WorkerConfig) -> None:
         """Go on under the class tree of a configuration that was read again; everything else needs a restart.
 
-        Raises `TreeError` if strict classes or served classes would change.
+        Raises `TreeError` if it has no place for a class that is served.
         """
-        tree = self._tree(config, self._model)
-        policy = self._config.scheduling.policy
-        if strict_classes(policy, tree) != strict_classes(policy, self._tree(self._config, self._model)):
-            raise TreeError("which classes are strict can't change while the worker runs: restart it")
-        for priority in self._classes:
-            tree.of(priority)
-        self._inbox.put(NewTree(tree))
+        self._scheduling.reconfigure(config.scheduling)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -270,7 +282,7 @@ class Worker:
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
-        elif self._config.scheduling.domain_quotas().any:
+        else:
             tasks.create_task(self._share_of_partitions().run(ended))
         try:
             for channel in self._channels.values():
@@ -305,7 +317,8 @@ class Worker:
     async def _unless_stopped(self, stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
         """Whether `work` was done before `stop`. Raises `WorkerFailedError` if a thread of ours broke meanwhile."""
         working = asyncio.create_task(work)
-        waiting = {working, asyncio.create_task(stop.wait()), asyncio.create_task(self._thread_broke.wait())}
+        signs = (stop, self._drain_ordered, self._thread_broke)
+        waiting = {working, *(asyncio.create_task(sign.wait()) for sign in signs)}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -313,7 +326,7 @@ class Worker:
                 task.cancel()
             await asyncio.wait(waiting)
         self._raise_if_broken()
-        if stop.is_set():
+        if stop.is_set() or self._drain_ordered.is_set():
             return False
         working.result()
         return True

@@ -52,5 +52,5 @@ async def _cancel(order: CancelOrder, arguments: argparse.Namespace) -> int:
     catalogue = Catalogue(prefix=config.topic_prefix, group_prefix=config.group_prefix)
     async with ControlDesk(connection(config, "headrace-cancel"), catalogue) as desk:
         offset = await desk.write(order)
-        applied, late = await desk.wait_applied(offset, arguments.wait)
-    return print_applied(f"cancel {order.scope} {order.name}", applied, late, as_json=arguments.json)
+        notice = await desk.wait_applied(offset, arguments.wait)
+    return print_applied(f"cancel {order.scope} {order.name}", notice, as_json=arguments.json)

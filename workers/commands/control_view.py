@@ -2,9 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 import orjson
+
+from topics.control_log import Notice
 
 __all__ = ["add_wait_argument", "print_applied"]
 
@@ -16,14 +17,18 @@ def add_wait_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON line")
 
 
-def print_applied(order: str, applied: Sequence[str], late: Sequence[str], *, as_json: bool) -> int:
-    """The exit code: 1 if a live worker has not applied the order in time."""
+def print_applied(order: str, notice: Notice, *, as_json: bool) -> int:
+    """The exit code: 1 if a live worker has not applied the order in time, or can't obey what stands."""
     if as_json:
-        sys.stdout.buffer.write(orjson.dumps({"order": order, "applied": applied, "late": late}) + b"\n")
-    elif late:
-        print(f"{order}: given, but not applied yet by {', '.join(late)}")
-    elif applied:
-        print(f"{order}: applied by {', '.join(applied)}")
+        told = {"order": order, "applied": notice.applied, "late": notice.late, "problems": notice.problems}
+        sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
+    elif notice.late:
+        print(f"{order}: given, but not applied yet by {', '.join(notice.late)}")
+    elif notice.applied:
+        print(f"{order}: applied by {', '.join(notice.applied)}")
     else:
         print(f"{order}: given; no worker is alive, so it is applied when one starts")
-    return 1 if late else 0
+    if not as_json:
+        for worker, problem in notice.problems.items():
+            print(f"{worker} can't obey: {problem}")
+    return 1 if notice.late or notice.problems else 0

@@ -11,22 +11,17 @@ from aiokafka import AIOKafkaProducer
 
 from scheduling.priority import PriorityClass
 from tests.integration.conftest import read_topic
-from tests.integration.control.conftest import SleepingWorkers
-from topics.client import HeadraceClient, RequestFailedError
+from tests.integration.control.conftest import Running, SleepingWorkers
+from topics.client import RequestFailedError
 from topics.headers import RequestHeaders
 from workers.cli import main
-from workers.commands.local_worker import LocalWorker
 
 pytestmark = pytest.mark.broker
 
 BODY: dict[str, Any] = {"prompt": [100, 101, 102], "temperature": 0, "ignore_eos": True}
 
 
-def client_of(workers: SleepingWorkers) -> HeadraceClient:
-    return HeadraceClient(workers.bootstrap_servers, topic_prefix=workers.prefix, timeout_s=60)
-
-
-async def running(worker: LocalWorker, count: int) -> None:
+async def running(worker: Running, count: int) -> None:
     """Return when so many requests run or wait in the engine."""
     async with asyncio.timeout(30):
         while True:
@@ -37,7 +32,7 @@ async def running(worker: LocalWorker, count: int) -> None:
 
 
 async def test_a_running_stream_ends_with_cancelled(workers: SleepingWorkers) -> None:
-    async with workers.run() as worker, client_of(workers) as client:
+    async with workers.run() as worker, workers.client() as client:
         headers = RequestHeaders(request_id="long")
         await client.send(BODY | {"max_tokens": 250, "stream": True}, priority="p1", headers=headers)
         await running(worker, 1)
@@ -50,7 +45,7 @@ async def test_a_running_stream_ends_with_cancelled(workers: SleepingWorkers) ->
 
 
 async def test_an_answered_request_keeps_its_answer(workers: SleepingWorkers) -> None:
-    async with workers.run(), client_of(workers) as client:
+    async with workers.run(), workers.client() as client:
         await client.send(BODY | {"max_tokens": 2}, priority="p1", headers=RequestHeaders(request_id="done"))
         await client.result("done")
         await client.cancel("done")
@@ -64,7 +59,7 @@ async def test_an_order_that_stands_when_a_worker_starts_is_obeyed(workers: Slee
     """Requests and order are on their topics before anybody reads them; what comes after the order is served."""
     async with workers.run():
         pass  # makes the topics
-    async with client_of(workers) as client:
+    async with workers.client() as client:
         for name in ("a", "b"):
             await client.send(BODY | {"max_tokens": 2}, priority="p1", headers=RequestHeaders(name, tenant="t"))
         await client.cancel(tenant="t")
@@ -78,7 +73,7 @@ async def test_an_order_that_stands_when_a_worker_starts_is_obeyed(workers: Slee
 
 async def test_a_jobs_backlog_is_answered_at_once_and_others_are_served(workers: SleepingWorkers) -> None:
     rows = 3_000
-    async with workers.run() as worker, client_of(workers) as client:
+    async with workers.run() as worker, workers.client() as client:
         async with AIOKafkaProducer(bootstrap_servers=workers.bootstrap_servers) as producer:
             value = orjson.dumps(BODY | {"max_tokens": 100})
             for number in range(rows):
