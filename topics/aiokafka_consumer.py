@@ -19,7 +19,7 @@ from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
 
-__all__ = ["close_consumer", "inbound_record", "log_range", "open_consumer", "seek_to_the_start"]
+__all__ = ["close_consumer", "inbound_record", "log_range", "open_consumer", "seek_to_the_start", "standing_places"]
 
 _ABANDON_STEP_S = 2.0
 
@@ -83,6 +83,16 @@ async def log_range(consumer: Any, partition: TopicPartition, *, timeout_s: floa
         first = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]
     return first, end
+
+
+def standing_places(consumer: Any) -> dict[int, int]:
+    """Partition → the offset that is read next, where that is known. Of a consumer of one topic."""
+    subscription = consumer._subscription.subscription
+    assignment = None if subscription is None else subscription.assignment
+    if assignment is None:
+        return {}
+    states = {place.partition: assignment.state_value(place) for place in assignment.tps}
+    return {partition: state.position for partition, state in states.items() if state.has_valid_position}
 
 
 async def _abandon(consumer: Any) -> None:

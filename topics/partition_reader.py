@@ -26,10 +26,20 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 async def end_offsets(
-    settings: KafkaSettings, topic: str, partitions: Iterable[int], *, timeout_s: float = 15.0
+    settings: KafkaSettings,
+    topic: str,
+    partitions: Iterable[int],
+    *,
+    timeout_s: float = 15.0,
+    isolation_level: str = "read_uncommitted",
 ) -> dict[int, int]:
-    """Partition → the offset behind its last record, whether or not it is committed. Raises `KafkaUnavailableError`."""
-    consumer = await open_consumer(settings, f"end-of-{topic}", timeout_s=timeout_s, group_id=None)
+    """Partition → the offset behind its last record; with `read_committed`, its last stable offset.
+
+    Raises `KafkaUnavailableError`.
+    """
+    consumer = await open_consumer(
+        settings, f"end-of-{topic}", timeout_s=timeout_s, group_id=None, isolation_level=isolation_level
+    )
     try:
         async with asyncio.timeout(timeout_s):
             ends = await consumer.end_offsets([TopicPartition(topic, partition) for partition in partitions])

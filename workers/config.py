@@ -142,6 +142,12 @@ class HealthConfig(Section):
     """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
     interval_s: float = Field(2.0, gt=0)
     """How often it is touched."""
+    listen: str | None = Field(None, pattern=r"^.+:\d{1,5}$")
+    """HOST:PORT of a small HTTP server: /livez says whether the engine turns, /readyz whether requests are taken.
+    Absent: none. With `serve --devices` each worker has the next port."""
+    stall_s: float = Field(60.0, gt=0)
+    """A consumer that reads nothing for so long although there is something to read is replaced, and the next time the
+    worker ends with an error."""
 
 
 class WorkerConfig(BaseSettings):

@@ -62,8 +62,11 @@ async def supervise(
     with _signals() as orders, _lifeline() as lifeline:
         async with asyncio.TaskGroup() as group:
             workers = []
-            for device in devices:
+            for number, device in enumerate(devices):
                 own = [*command, "--device", device, "--ends-with", str(lifeline), *serve_arguments]
+                if listen is not None:
+                    host, _, port = listen.rpartition(":")
+                    own += ["--listen", f"{host}:{int(port) + number if int(port) else 0}"]
                 if health_file is not None:
                     own += ["--health-file", f"{health_file}.{device.replace(':', '-')}"]
                 worker = _Worker(device, own, lifeline)

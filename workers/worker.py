@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Tracer
@@ -26,6 +25,7 @@ from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
 from topics.consumer import ConsumerStatistics, PartitionEpoch
+from topics.consumer_watchdog import ConsumerStalledError, ConsumerWatchdog
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
@@ -40,7 +40,8 @@ from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
 from workers.engine import Cancelled, Drain, EngineStatistics, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
-from workers.health import HealthFile
+from workers.health import Health, HealthFile
+from workers.http_endpoint import HttpEndpoint
 from workers.ingress import Ingress, IngressStatistics, Refusal
 from workers.live_scheduling import LiveScheduling
 from workers.outbox import Outbox
@@ -75,6 +76,9 @@ class TopicsNotReadyError(Exception):
 
 class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
+
+
+_OURS = (WorkerFailedError, KafkaUnavailableError, ConsumerStalledError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,12 @@ class Worker:
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
+        self._draining = False
+        self.health = self._health()
+        self.endpoint = None if config.health.listen is None else HttpEndpoint.at(config.health.listen)
+        """Where others may mount what they have to tell, before `run`."""
+        if self.endpoint is not None:
+            self.health.mount(self.endpoint)
         self._deltas = DeltaProducer(kafka)
         self._channels = {
             priority: ClassChannel(
@@ -229,13 +239,15 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
 
-        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
+        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`, `HttpEndpointError`.
         """
         self._loop = asyncio.get_running_loop()
         if stop.is_set():
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
+            if self.endpoint is not None:
+                await clean_up.enter_async_context(self.endpoint.serving())
             clean_up.push_async_callback(self._control.stop)
             await self._control.start()
             replies = [channel.replies for channel in self._channels.values()]
@@ -251,12 +263,14 @@ class Worker:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(stop, tasks)
             except ExceptionGroup as group:
-                expected, bugs = group.split((WorkerFailedError, KafkaUnavailableError, *_DELIVERY_BROKE))
+                expected, bugs = group.split((*_OURS, *_DELIVERY_BROKE))
                 if expected is None or bugs is not None:
                     raise
                 error = expected.exceptions[0]
                 if isinstance(error, _DELIVERY_BROKE):
                     raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
+                if isinstance(error, ConsumerStalledError):
+                    raise WorkerFailedError(str(error)) from group
                 raise error from group
 
     async def _check_topics(self) -> None:
@@ -278,7 +292,11 @@ class Worker:
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         tasks.create_task(self._control.run(ended))
         if self._config.health.file is not None:
-            tasks.create_task(self._health(self._config.health.file).run(ended))
+            file = HealthFile(self._config.health.file, self._config.health.interval_s, self.health)
+            tasks.create_task(file.run(ended))
+        consumers = [channel.consumer for channel in self._channels.values()]
+        watchdog = ConsumerWatchdog(self._kafka, consumers, stall_s=self._config.health.stall_s)
+        tasks.create_task(watchdog.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -338,6 +356,7 @@ class Worker:
     async def _drain(self, egress: asyncio.Task[None], writers: Sequence[asyncio.Task[None]]) -> None:
         """Nothing new; what runs ends within the grace period or is left; what is answered is delivered."""
         self._on_progress("Draining: nothing new starts, what runs may finish …")
+        self._draining = True
         self._control.draining()
         for channel in self._channels.values():
             channel.close()
@@ -360,13 +379,12 @@ class Worker:
                 task.cancel()
         self._raise_if_broken()
 
-    def _health(self, path: Path) -> HealthFile:
-        return HealthFile(
-            path,
-            self._config.health.interval_s,
+    def _health(self) -> Health:
+        return Health(
             last_turn_s=lambda: self._thread.pulse_s,
             # A step is planned within its cap; ten of them is not slow any more but stuck.
-            longest_step_s=lambda: 10.0 + 10 * self._step_cap_s,
+            longest_turn_s=10.0 + 10 * self._step_cap_s + self._config.health.interval_s,
+            accepting=lambda: self.ready.is_set() and not self._draining,
             unhealthy=lambda: next(
                 (reason for channel in self._channels.values() if (reason := channel.consumer.unhealthy)), None
             ),
