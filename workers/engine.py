@@ -6,7 +6,6 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -20,115 +19,43 @@ from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.policies import change_quotas, switch_policy
-from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
-from scheduling.quota import Quotas
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig, TreeError
 from topics.control_orders import Cancel
 from topics.errors import RequestError
 from workers.cancelling import Cancelling
 from workers.detokenizer import Detokenizer
+from workers.engine_messages import (
+    Cancelled,
+    Drain,
+    EngineMessage,
+    NewPolicy,
+    NewQuotas,
+    NewTree,
+    PausedClasses,
+    QuotaShare,
+    Reconfiguration,
+    Revoked,
+)
 from workers.errors import NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
+from workers.token_intake import TokenIntake
 
-__all__ = [
-    "Cancelled",
-    "Drain",
-    "Engine",
-    "EngineMessage",
-    "EngineStatistics",
-    "NewPolicy",
-    "NewQuotas",
-    "NewTree",
-    "PausedClasses",
-    "QuotaShare",
-    "Revoked",
-]
+__all__ = ["Engine", "EngineStatistics"]
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """The partition belongs to another worker now: drop its requests without an answer."""
-
-    topic: str
-    partition: int
-    epoch: int
-    """The assignment that ended. What comes of a later one stays."""
-
-
-def _assignment(arrival: Arrival) -> Revoked:
-    """What will be said when the arrival's partition is taken away."""
-    return Revoked(arrival.id.topic, arrival.id.partition, arrival.epoch)
-
-
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """End what these orders name. Requests that come after this message were looked at by ingress."""
-
-    orders: tuple[Cancel, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Start nothing new; what runs goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaShare:
-    """This worker serves such a part of each quota from now on: above 0, at most 1."""
-
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class NewTree:
-    """Go on under this class tree, with all that is queued, in flight and owed."""
-
-    tree: TreeConfig
-
-
-@dataclass(frozen=True, slots=True)
-class NewPolicy:
-    """Go on under another queueing discipline, with all that is queued and in flight."""
-
-    policy: str
-    tree: TreeConfig
-    strict: frozenset[PriorityClass]
-    """Classes whose tokens go first in a step, as this policy has it."""
-    quotas: Quotas
-    paused_tenants: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class NewQuotas:
-    """Go on under these quotas, with nothing of the paused tenants let go."""
-
-    quotas: Quotas
-    paused_tenants: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PausedClasses:
-    """Start nothing of these service classes until the next such message; what runs goes on."""
-
-    classes: frozenset[PriorityClass]
-
-
-Reconfiguration = QuotaShare | NewTree | NewPolicy | NewQuotas | PausedClasses
-EngineMessage = Arrival | Staged | Refused | Revoked | Cancelled | Drain | Reconfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +100,8 @@ class Engine:
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: names
-        blocks as they fill with sampled tokens, as staging did those of prompts; None without a prefix cache."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
+        `TokenIntake`."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
@@ -186,21 +113,14 @@ class Engine:
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
-        self._hasher = hasher
+        self._tokens = TokenIntake(outbox, hasher)
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._arrivals: dict[int, Arrival] = {}
-        """Every row that the worker knows, until it has ended."""
-        self._requests: dict[int, EngineRequest] = {}
-        """Rows that are staged or run."""
-        self._by_assignment: dict[Revoked, dict[int, Arrival]] = {}
-        """Rows by the assignment of their partition, to be dropped when that is revoked. No empty ones."""
-        self._cancelling = Cancelling(self._arrivals)
-        self._dropping: deque[tuple[int, Arrival]] = deque()
-        """Rows of revoked partitions, still to be dropped."""
+        self._requests = RequestTable()
+        self._cancelling = Cancelling(self._requests.arrivals)
         self._draining = False
         self._quota_share = 1.0
         self._steps = self._prefill_tokens = self._decode_tokens = 0
@@ -235,14 +155,14 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
-        return plan is not None or bool(self._dropping) or self._cancelling.busy
+        return plan is not None or self._requests.dropping or self._cancelling.busy
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
             if self._cancelling.busy and (order := self._cancelling.stops(row)) is not None:
                 self._cancel({row: order}, now)
             else:
-                self._stage(StageJob(row, self._arrivals[row]))
+                self._stage(StageJob(row, self._requests.arrival(row)))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
@@ -280,20 +200,20 @@ class Engine:
                 self._add(message, now)
             case Staged(job, _):
                 # The row may have been dropped, and even given to another request, while its tokens were made.
-                if self._arrivals.get(job.row) is not job.arrival:
+                if not self._requests.holds(job.row, job.arrival):
                     return
                 if self._cancelling.busy and (order := self._cancelling.stops(job.row)) is not None:
                     self._cancel({job.row: order}, now)
                 else:
                     self._staged(message, now)
             case Refused(job, error):
-                if self._arrivals.get(job.row) is job.arrival:
+                if self._requests.holds(job.row, job.arrival):
                     self._scheduler.staging_failed(job.row, now)
                     self._end(job.row, error, now)
             case Revoked():
-                self._dropping.extend(self._by_assignment.pop(message, {}).items())
+                self._requests.revoke(message)
             case Cancelled(orders):
-                self._cancel(self._cancelling.order(orders, self._requests.keys()), now)
+                self._cancel(self._cancelling.order(orders, self._requests.begun), now)
             case Drain():
                 self._draining = True
             case _:
@@ -328,12 +248,9 @@ class Engine:
 
     def _drop_revoked(self, now: float) -> None:
         """A slice of the rows whose partitions are gone: a large backlog must not stop a step."""
-        for _ in range(min(len(self._dropping), _DROPS_A_TURN)):
-            row, arrival = self._dropping.popleft()
-            # It may have ended since, and its row may be another request's.
-            if self._arrivals.get(row) is arrival:
-                self._scheduler.cancel(row, now)
-                self._forget(row)
+        for row in self._requests.next_revoked(_DROPS_A_TURN):
+            self._scheduler.cancel(row, now)
+            self._forget(row)
 
     def _cancel(self, orders: Mapping[int, Cancel], now: float) -> None:
         """End rows, wherever they are, and answer each."""
@@ -342,7 +259,7 @@ class Engine:
             self._end(row, RequestError.cancelled(order.reason), now)
 
     def _add(self, arrival: Arrival, now: float) -> None:
-        while self._dropping and len(self._index) >= self._index.capacity:
+        while self._requests.dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
             self._drop_revoked(now)
         prompt_tokens = self._prompt_ratio.tokens(arrival.body_bytes)
@@ -366,8 +283,7 @@ class Engine:
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
         )
-        self._arrivals[row] = arrival
-        self._by_assignment.setdefault(_assignment(arrival), {})[row] = arrival
+        self._requests.add(row, arrival)
         self._cancelling.entered(row, arrival)
         self._scheduler.enqueue(row, now)
 
@@ -391,7 +307,7 @@ class Engine:
         stop = None
         if prepared.stop:
             stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
-        self._requests[row] = EngineRequest(
+        request = EngineRequest(
             row=row,
             arrival=arrival,
             prepared=prepared,
@@ -400,13 +316,14 @@ class Engine:
             block_names=list(message.block_names),
             stop=stop,
         )
+        self._requests.stage(request)
         self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
         self._scheduler.staged(
             row,
             len(prepared.prompt_token_ids),
             prepared.max_output_tokens,
             now,
-            block_names=self._requests[row].block_names,
+            block_names=request.block_names,
         )
 
     # --- one step -------------------------------------------------------------------------------------------------
@@ -434,13 +351,14 @@ class Engine:
             return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
+        logprobs = self._runner.take_logprobs()
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
-        for chunk, token in zip(plan.chunks, sampled, strict=True):
+        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled, strict=True)):
             self._requests[chunk.row].timeline.steps += 1
             if token is None:
                 continue
-            reason = self._accept(self._requests[chunk.row], token, done)
+            reason = self._tokens.accept(self._requests[chunk.row], token, done, logprobs.get(place))
             outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
             if reason is not None:
                 endings.append((chunk.row, reason))
@@ -471,44 +389,11 @@ class Engine:
             history=request.token_ids,
         )
 
-    def _accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:
-        """Take a sampled token; say whether it was the last."""
-        request.token_ids.append(token)
-        if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
-            self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
-        timeline, prepared = request.timeline, request.prepared
-        timeline.last_token_s = now
-        if timeline.first_token_s is None:
-            timeline.first_token_s = now
-        reason = None
-        if token in prepared.eos_token_ids:
-            reason = FinishReason.STOP
-        elif request.output_tokens >= prepared.max_output_tokens:
-            reason = FinishReason.LENGTH
-        text = None
-        if request.stop is not None:
-            shown = [] if token in prepared.eos_token_ids else [token]
-            text, matched = self._match(request.stop, shown, last=reason is not None)
-            reason = FinishReason.STOP if matched else reason
-        self._outbox.tokens(request.arrival, prepared, [token], text)
-        return reason
-
-    @staticmethod
-    def _match(stop: StopMatching, shown: list[int], *, last: bool) -> tuple[str, bool]:
-        """The text that may be shown after these tokens, and whether a stop string was met."""
-        text, matched = stop.matcher.feed(stop.detokenizer.feed(shown))
-        if last and not matched:
-            rest, matched = stop.matcher.feed(stop.detokenizer.flush())
-            text += rest
-            if not matched:
-                text += stop.matcher.flush()
-        return text, matched
-
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
         """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
-        arrival, request = self._arrivals[row], self._requests.get(row)
+        arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
         timeline.ended_s = now
         prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
@@ -523,15 +408,8 @@ class Engine:
         self._forget(row)
 
     def _forget(self, row: int) -> None:
-        arrival = self._arrivals.pop(row)
-        self._cancelling.left(row, arrival)
-        assignment = _assignment(arrival)
-        rows = self._by_assignment.get(assignment)
-        if rows is not None:
-            rows.pop(row, None)
-            if not rows:
-                del self._by_assignment[assignment]
-        self._requests.pop(row, None)
+        self._cancelling.left(row, self._requests.arrival(row))
+        self._requests.forget(row)
         self._index.release(row)
 
     def _too_large(self, row: int) -> RequestError:

@@ -1,12 +1,12 @@
 """Whether the worker is well: told by a file that is touched while it is, and over HTTP.
 
-Knows what progress is: the event loop runs (what is here is on it), the engine thread turned its crank recently, work or
-no work, and the consumers can be relied on. Does not know why they can't.
+Knows what progress is: the event loop runs (what is here is on it), the engine thread turned its crank recently, work
+or no work, and the consumers can be relied on. Does not know why they can't.
 
 Alive and ready are two things. A worker is **alive** while its engine turns: only a new process cures one that is not.
-It is **ready** while it takes requests and its consumers can be relied on: not before it has joined its groups, not while
-it drains, and not while the brokers are away, for which a restart would be no cure. The file is touched while both hold,
-but for draining.
+It is **ready** while it takes requests and its consumers can be relied on: not before it has joined its groups, not
+while it drains, and not while the brokers are away, for which a restart would be no cure. The file is touched while
+both hold, but for draining.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ class Health:
         accepting: Callable[[], bool],
         unhealthy: Callable[[], str | None],
     ) -> None:
-        """`last_turn_s`: monotonic time of the engine's last turn; `longest_turn_s`: what one may take. `accepting`: new
-        requests are taken. `unhealthy`: what else is wrong, if anything is."""
+        """`last_turn_s`: monotonic time of the engine's last turn; `longest_turn_s`: what one may take. `accepting`:
+        new requests are taken. `unhealthy`: what else is wrong, if anything is."""
         self._last_turn_s = last_turn_s
         self._longest_turn_s = longest_turn_s
         self._accepting = accepting

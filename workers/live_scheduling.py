@@ -20,7 +20,7 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.control_orders import StandingOrder
 from topics.control_records import PauseOrder, PolicyOrder, QuotaOrder
 from workers.assembly import strict_classes
-from workers.engine import EngineMessage, NewPolicy, NewQuotas, NewTree, PausedClasses
+from workers.engine_messages import EngineMessage, NewPolicy, NewQuotas, NewTree, PausedClasses
 from workers.scheduling_config import QuotaConfig, SchedulingConfig, TenantQuotaConfig
 
 __all__ = ["LiveScheduling"]

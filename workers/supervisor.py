@@ -52,12 +52,14 @@ async def supervise(
     serve_arguments: Sequence[str],
     *,
     health_file: Path | None = None,
+    listen: str | None = None,
     command: Sequence[str] = SERVE,
 ) -> int:
     """Run `command --device D …` for each device until SIGTERM or SIGINT; the worst exit code.
 
     A worker that a signal ended counts as 128 + its number, as in a shell. Each worker has a health file of its own,
-    FILE.DEVICE: one that is stuck must not hide behind the others.
+    FILE.DEVICE: one that is stuck must not hide behind the others. So has each a port of its own, from that of `listen`
+    (HOST:PORT) on.
     """
     with _signals() as orders, _lifeline() as lifeline:
         async with asyncio.TaskGroup() as group:

@@ -38,7 +38,8 @@ from workers.config import WorkerConfig
 from workers.control import ControlEffects, WorkerControl
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Cancelled, Drain, EngineStatistics, QuotaShare, Revoked
+from workers.engine import EngineStatistics
+from workers.engine_messages import Cancelled, Drain, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.health import Health, HealthFile
 from workers.http_endpoint import HttpEndpoint
@@ -211,6 +212,7 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            token_bytes=new_detokenizer.token_bytes,
         )
 
     def _tree(self, scheduling: SchedulingConfig) -> TreeConfig:

@@ -19,7 +19,7 @@ from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.assembly import Assembly, assemble, engine_inbox
 from workers.config import EngineConfig
-from workers.engine import Revoked
+from workers.engine_messages import Revoked
 from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, RequestKind

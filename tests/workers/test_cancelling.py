@@ -8,7 +8,7 @@ from tests.workers.engine_rig import Rig
 from topics.control_orders import Cancel
 from topics.errors import RequestError
 from workers.cancelling import Cancelling
-from workers.engine import Cancelled
+from workers.engine_messages import Cancelled
 
 LATER_MS = 10**15
 

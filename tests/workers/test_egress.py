@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from scheduling.priority import PriorityClass
-from tests.workers.engine_rig import Rig, letter_detokenizer
+from tests.workers.engine_rig import Rig, letter_detokenizer, token_bytes
 from topics.replies import OutboundRecord
 from workers.config import EgressConfig
 from workers.egress import Egress
@@ -61,6 +61,7 @@ class Scene:
             topics=ReplyTopics("d", "r", "q"),
             groups={P1: "g"},
             new_detokenizer=letter_detokenizer,
+            token_bytes=token_bytes,
             **fakes,
         )
 

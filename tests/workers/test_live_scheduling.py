@@ -11,7 +11,7 @@ from scheduling.step_time import LinearStepTime
 from scheduling.tree import TreeError
 from topics.control_records import PauseOrder, PolicyOrder, QuotaOrder
 from workers.assembly import class_tree, cost_model
-from workers.engine import EngineMessage, NewPolicy, NewQuotas, NewTree, PausedClasses
+from workers.engine_messages import EngineMessage, NewPolicy, NewQuotas, NewTree, PausedClasses
 from workers.live_scheduling import LiveScheduling
 from workers.scheduling_config import SchedulingConfig
 
