@@ -112,6 +112,8 @@ def _set_up_logging(level: str | None) -> None:
     logging.basicConfig(
         level=(level or "warning").upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    # Its debug lines quote whole records: no request's text belongs into a log, at any level.
+    logging.getLogger("aiokafka.producer.producer").setLevel(logging.INFO)
     if level is None:
         # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -62,14 +62,24 @@ class KafkaConfig(Section):
     """Shown in the broker's logs and metrics."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How to talk to the broker."""
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
     """Used with SASL_* protocols."""
     sasl_username: str | None = None
-    """Used with SASL_* protocols."""
+    """Of PLAIN and SCRAM."""
     sasl_password: SecretStr | None = None
-    """Used with SASL_* protocols; better in the environment than in a file."""
+    """Of PLAIN and SCRAM; better in the environment, or in a file of its own, than here."""
+    sasl_password_file: Path | None = None
+    """A file that holds nothing but the password, such as a mounted secret."""
+    sasl_oauth_token_file: Path | None = None
+    """Of OAUTHBEARER: a file that holds the token. It is read anew for each connection: keep it fresh."""
     ssl_cafile: Path | None = None
     """PEM file of the authorities to trust; the system's where absent."""
+    ssl_certfile: Path | None = None
+    """PEM file of this client's certificate, where the brokers ask for one."""
+    ssl_keyfile: Path | None = None
+    """PEM file of that certificate's key."""
+    ssl_keyfile_password: SecretStr | None = None
+    """Of the key file, if it is encrypted; better in the environment than here."""
     session_timeout_ms: int = Field(10_000, ge=1_000)
     """A worker that sends no heartbeat for so long loses its partitions."""
     instance_id: str | None = Field(None, pattern=r"^[a-zA-Z0-9._-]{1,100}$")
@@ -123,7 +133,9 @@ class IngressConfig(Section):
     max_record_bytes: int = Field(1_000_000, ge=1_000)
     """A larger record is answered with an error."""
     allowed_reply_topics: CommaList = ()
-    """Topics a request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+    """Topics any request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+    tenant_reply_topics: dict[str, CommaList] = Field(default_factory=dict)
+    """Tenant → topics that its requests, and no others, may name too."""
 
 
 class EgressConfig(Section):

@@ -111,9 +111,9 @@ class Ingress:
         if record.size_bytes > self._config.max_record_bytes:
             raise RequestError.body_too_large(record.size_bytes, self._config.max_record_bytes)
         headers = RequestHeaders.decode(record)
-        if headers.reply_topic is not None and not self.allowed(headers.reply_topic):
-            raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
         tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        if headers.reply_topic is not None and not self._allowed(headers.reply_topic, tenant):
+            raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
         order = self._cancelling(headers.request_id, headers.job_id, tenant, record.timestamp_ms)
         if order is not None:
             raise RequestError.cancelled(order.reason)
@@ -147,11 +147,12 @@ class Ingress:
             max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         )
 
-    def allowed(self, topic: str) -> bool:
-        """Whether replies may go to this topic."""
+    def _allowed(self, topic: str, tenant: str | None) -> bool:
+        """Whether replies to this tenant may go to this topic. None: nobody knows whose request it is."""
+        own = () if tenant is None else self._config.tenant_reply_topics.get(tenant, ())
         return topic == self._default_reply_topic or any(
             topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
-            for pattern in self._config.allowed_reply_topics
+            for pattern in (*self._config.allowed_reply_topics, *own)
         )
 
     @staticmethod
@@ -172,8 +173,15 @@ class Ingress:
                 raise RequestError.invalid_request("priority", f"priority {error}", "priority_raised") from error
         return service
 
+    def _salvaged_tenant(self, record: InboundRecord) -> str | None:
+        try:
+            headers = RequestHeaders.decode(record)
+        except RequestError:
+            return None
+        return headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+
     def _salvaged_address(self, record: InboundRecord) -> ReplyAddress:
         address = ReplyAddress.salvage(record)
-        if address.topic is not None and not self.allowed(address.topic):
+        if address.topic is not None and not self._allowed(address.topic, self._salvaged_tenant(record)):
             return ReplyAddress(address.request_id, None, None, address.correlation_id, address.identified)
         return address

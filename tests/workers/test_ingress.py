@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from scheduling.priority import PriorityClass
+from topics.control_orders import Cancel
 from topics.record import InboundRecord, RecordId
 from workers.config import IngressConfig
 from workers.ingress import Ingress, Refusal
@@ -121,3 +122,28 @@ def test_refusals_are_counted_by_code() -> None:
     statistics = door.ingress.statistics()
     assert statistics.accepted == 0
     assert statistics.refused == {"expired": 2, "400": 1}
+
+
+@pytest.mark.parametrize(
+    ("tenant", "trust", "allowed"),
+    [(b"acme", True, True), (b"globex", True, False), (b"acme", False, False)],
+    ids=["its own", "another's", "whoever says so"],
+)
+def test_a_tenants_own_reply_topics_are_its_alone(tenant: bytes, trust: bool, allowed: bool) -> None:
+    door = Door(trust=trust, tenant_reply_topics={"acme": "acme.*"})
+    headers = (("tenant", tenant), ("kafka_replyTopic", b"acme.answers"), ("request-id", b"r"))
+    door.ingress.take(P1, 7, InboundRecord(RecordId("t", 0, 5), 1_000_000, None, orjson.dumps(BODY), headers))
+    assert len(door.arrivals) == allowed
+    if not allowed:
+        (refusal,) = door.refusals
+        assert refusal.error.code == "reply_topic_not_allowed"
+        assert refusal.address.topic is None, "the refusal must not go there either"
+
+
+def test_what_an_order_cancels_is_answered_even_if_nobody_could_know_it() -> None:
+    """As a dead letter it might be sent again."""
+    door = Door()
+    door.ingress._cancelling = lambda *_request: Cancel("tenant", "default", 10**15)
+    refusal = refused(door.take())
+    assert refusal.error.code == "cancelled"
+    assert refusal.answerable
