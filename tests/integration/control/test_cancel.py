@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from scheduling.priority import PriorityClass
 from tests.integration.conftest import read_topic
-from tests.integration.control.conftest import Running, SleepingWorkers
+from tests.integration.sleeping_workers import Running, SleepingWorkers
 from topics.client import RequestFailedError
 from topics.headers import RequestHeaders
 from workers.cli import main

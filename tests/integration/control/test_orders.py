@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.integration.control.conftest import SleepingWorkers
+from tests.integration.sleeping_workers import SleepingWorkers
 from topics.client import ReplyTimeoutError, RequestFailedError
 from topics.headers import RequestHeaders
 from workers.cli import main

@@ -6,11 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from opentelemetry import trace
 
 from tests.chaos.sleeping_runner import sleeping_model
-from tests.integration.conftest import KafkaHandle
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from topics.client import HeadraceClient
@@ -18,6 +16,8 @@ from workers.commands.connection import connection
 from workers.commands.serving import claimed_instance
 from workers.config import load_config
 from workers.worker import Worker
+
+__all__ = ["Running", "SleepingWorkers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SleepingWorkers:
         return HeadraceClient(self.bootstrap_servers, topic_prefix=self.prefix, timeout_s=60)
 
     @asynccontextmanager
-    async def run(self, **sections: Any) -> AsyncIterator[Running]:
+    async def run(self, *, partitions: int = 2, **sections: Any) -> AsyncIterator[Running]:
         kafka = {
             "bootstrap_servers": self.bootstrap_servers,
             "topic_prefix": self.prefix,
@@ -47,7 +47,7 @@ class SleepingWorkers:
         engine = {"max_sequences": 16, "dtype": "float32"}
         config = load_config({"classes": "p1", "engine": engine, **sections, "kafka": kafka})
         settings = connection(config.kafka, config.kafka.client_id)
-        catalogue = Catalogue(self.prefix, group_prefix=self.prefix, request_partitions=2, reply_partitions=2)
+        catalogue = Catalogue(self.prefix, group_prefix=self.prefix, request_partitions=partitions, reply_partitions=2)
         async with KafkaAdmin(settings) as admin:
             await create_missing_topics(admin, catalogue)
         stop = asyncio.Event()
@@ -64,8 +64,3 @@ class SleepingWorkers:
             finally:
                 stop.set()
                 await task
-
-
-@pytest.fixture
-def workers(kafka: KafkaHandle, topic_prefix: str) -> SleepingWorkers:
-    return SleepingWorkers(kafka.bootstrap_servers, topic_prefix)
