@@ -1,5 +1,6 @@
 """A broker that asks who one is: TLS, and SASL by each mechanism that we speak."""
 
+import asyncio
 import base64
 import json
 import shutil
@@ -12,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.security.scram_users import make_scram_user
 from topics.broker_config import Endpoints, free_port
-from topics.kafka_distribution import find_java, kafka_jars
 from topics.kafka_settings import KafkaSettings
 from topics.local_broker import LocalBroker
 
@@ -69,7 +70,7 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
     ports = dict(zip(("plain", "controller", "sasl_ssl", "sasl_plaintext", "ssl"), _free_ports(), strict=True))
     Endpoints(ports["plain"], ports["controller"]).save(folder)
     with LocalBroker(folder, start_timeout_s=120.0, extra_properties=_properties(folder, ports)) as broker:
-        _make_scram_user(broker.bootstrap_servers)
+        asyncio.run(make_scram_user(broker.bootstrap_servers, USER, PASSWORD))
         yield SecureKafka(
             plain=broker.bootstrap_servers,
             **{name: f"127.0.0.1:{ports[name]}" for name in ("sasl_ssl", "sasl_plaintext", "ssl")},
@@ -125,10 +126,3 @@ def _properties(folder: Path, ports: dict[str, int]) -> dict[str, str]:
         for mechanism in _MECHANISMS:
             properties[f"listener.name.{name}.{mechanism.lower()}.sasl.jaas.config"] = _LOGIN[mechanism]
     return properties
-
-
-def _make_scram_user(bootstrap_servers: str) -> None:
-    credentials = ",".join(f"SCRAM-SHA-{bits}=[password={PASSWORD}]" for bits in (256, 512))
-    command = [str(find_java()), "-cp", f"{kafka_jars()}/*", "kafka.admin.ConfigCommand", "--alter"]
-    command += ["--bootstrap-server", bootstrap_servers, "--entity-type", "users", "--entity-name", USER]
-    subprocess.run([*command, "--add-config", credentials], check=True, capture_output=True, timeout=60)
