@@ -19,7 +19,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from workers.config_section import CommaList, Section
+from workers.config_section import ClassTimes, CommaList, Section
 from workers.kv_config import CLASSES, KVConfig, PreemptionConfig, check_partitions
 from workers.scheduling_config import SchedulingConfig
 
@@ -123,6 +123,9 @@ class EngineConfig(Section):
     second, or four times what a full batch takes to decode where that is longer, so that prompts get on."""
     kv_bytes: int | None = Field(None, ge=1)
     """Memory of the KV cache; a share of what is free where absent."""
+    max_run_s: float | None = Field(None, gt=0)
+    """A request that has not ended so long after it was admitted, suspensions included, is answered with an error
+    (504). Absent: its token limit alone ends it."""
 
 
 class IngressConfig(Section):
@@ -134,6 +137,9 @@ class IngressConfig(Section):
     """A larger record is answered with an error."""
     allowed_reply_topics: CommaList = ()
     """Topics any request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+    max_queue_s: ClassTimes = Field(default_factory=dict)
+    """Class → the age, from its record's time stamp, at which a request that still waits is answered with an error
+    (504, `expired`), as if it had such an `sla-ms`. Absent: none."""
     tenant_reply_topics: dict[str, CommaList] = Field(default_factory=dict)
     """Tenant → topics that its requests, and no others, may name too."""
 
@@ -268,6 +274,9 @@ def _check_together(config: WorkerConfig) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     known = CLASSES
+    for label in config.ingress.max_queue_s:
+        if label not in known:
+            raise ConfigError(f"ingress.max_queue_s: {label!r} is not one of {', '.join(known)}")
     for label in config.classes:
         if label not in known:
             raise ConfigError(f"classes: {label!r} is not one of {', '.join(known)}")

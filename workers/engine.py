@@ -6,6 +6,7 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -97,11 +98,12 @@ class Engine:
         swapper: BlockSwapper | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
+        max_run_s: float | None,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
-        `TokenIntake`."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `max_run_s`: how
+        long a request may take from its admission on. `hasher`: see `TokenIntake`."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
@@ -117,6 +119,9 @@ class Engine:
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
+        self._max_run_s = max_run_s
+        self._admitted: deque[tuple[int, Arrival]] = deque()
+        """Where run time is limited: rows in the order of their first admission. Some have ended since."""
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._requests = RequestTable()
@@ -139,6 +144,7 @@ class Engine:
             self._handle(message, now)
         self._drop_revoked(now)
         self._cancel(self._cancelling.take(), now)
+        self._end_overdue(now)
         for row in self._scheduler.expire(now):
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
@@ -258,6 +264,19 @@ class Engine:
             self._scheduler.cancel(row, now)
             self._end(row, RequestError.cancelled(order.reason), now)
 
+    def _end_overdue(self, now: float) -> None:
+        """Those that have run for as long as they may."""
+        while self._max_run_s is not None and self._admitted:
+            row, arrival = self._admitted[0]
+            if self._requests.holds(row, arrival):
+                admitted_s = self._requests[row].timeline.admitted_s
+                assert admitted_s is not None, f"{arrival.id} is among the admitted"
+                if now < admitted_s + self._max_run_s:
+                    return
+                self._scheduler.fail(row, now)
+                self._end(row, RequestError.ran_too_long(self._max_run_s), now)
+            self._admitted.popleft()
+
     def _add(self, arrival: Arrival, now: float) -> None:
         while self._requests.dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
@@ -332,7 +351,10 @@ class Engine:
         for row in plan.admitted:
             timeline = self._requests[row].timeline
             # A request that was preempted and comes back was admitted before.
-            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
+            if timeline.admitted_s is None:
+                timeline.admitted_s = now
+                if self._max_run_s is not None:
+                    self._admitted.append((row, self._requests.arrival(row)))
         for eviction in plan.evictions:
             self._requests[eviction.row].timeline.suspend(eviction, now)
         for chunk in plan.chunks:

@@ -123,12 +123,8 @@ class Ingress:
         if not unread:
             request_kind(body)
         now_s = self._monotonic_s()
-        hard_deadline_s = None
-        if (deadline_ms := headers.deadline_at_ms(record.timestamp_ms)) is not None:
-            left_s = deadline_ms / 1000 - self._wall_s()
-            if left_s <= 0:
-                raise RequestError.expired(int(-left_s * 1000))
-            hard_deadline_s = now_s + left_s
+        left_s = self._time_left_s(origin, headers, record.timestamp_ms)
+        hard_deadline_s = None if left_s is None else now_s + left_s
         slo_s = self._ttft_slo_s.get(origin)
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
@@ -146,6 +142,21 @@ class Ingress:
             body_unread=unread,
             max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         )
+
+    def _time_left_s(self, origin: PriorityClass, headers: RequestHeaders, timestamp_ms: int) -> float | None:
+        """How long it may still wait: by its own deadline or by its class's limit, the earlier; None: for ever.
+
+        Raises `RequestError`."""
+        deadlines_ms = [headers.deadline_at_ms(timestamp_ms)]
+        if (limit_s := self._config.max_queue_s.get(origin.label)) is not None and timestamp_ms >= 0:
+            deadlines_ms.append(timestamp_ms + int(1000 * limit_s))
+        known_ms = [deadline_ms for deadline_ms in deadlines_ms if deadline_ms is not None]
+        if not known_ms:
+            return None
+        left_s = min(known_ms) / 1000 - self._wall_s()
+        if left_s <= 0:
+            raise RequestError.expired(int(-left_s * 1000))
+        return left_s
 
     def _allowed(self, topic: str, tenant: str | None) -> bool:
         """Whether replies to this tenant may go to this topic. None: nobody knows whose request it is."""

@@ -38,8 +38,13 @@ class Reader:
         for record in records:
             self.read.put_nowait(record.value)
 
-    def break_down(self) -> None:
-        self.consumer._consumer._fetcher._fetch_task.cancel()
+    async def break_down(self) -> None:
+        """Nothing is fetched any more, what is under way included."""
+        fetcher = self.consumer._consumer._fetcher
+        tasks = {fetcher._fetch_task, *fetcher._pending_tasks}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     async def send(self, value: bytes) -> None:
         async with AIOKafkaProducer(bootstrap_servers=self.settings.bootstrap_servers) as producer:
@@ -76,7 +81,7 @@ async def watched(watchdog: ConsumerWatchdog) -> AsyncIterator["asyncio.Task[Non
 
 async def test_it_is_replaced_and_reads_on(reader: Reader) -> None:
     async with watched(reader.watchdog()) as task:
-        reader.break_down()
+        await reader.break_down()
         await reader.send(b"second")
         values = set()
         async with asyncio.timeout(30):
@@ -106,7 +111,7 @@ async def test_when_the_next_one_reads_nothing_either_it_gives_up(
         return made
 
     monkeypatch.setattr(ClassConsumer, "_open", open_broken)
-    reader.break_down()
+    await reader.break_down()
     await reader.send(b"second")
     async with watched(reader.watchdog()) as task:
         async with asyncio.timeout(30):

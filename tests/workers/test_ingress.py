@@ -147,3 +147,23 @@ def test_what_an_order_cancels_is_answered_even_if_nobody_could_know_it() -> Non
     refusal = refused(door.take())
     assert refusal.error.code == "cancelled"
     assert refusal.answerable
+
+
+@pytest.mark.parametrize(
+    ("limit", "headers", "deadline_s"),
+    [
+        ({"p1": 5}, {}, 105.0),
+        ({"p1": 5}, {"sla_ms": "2000"}, 102.0),
+        ({"p1": 1}, {"sla_ms": "2000"}, 101.0),
+        ({}, {}, None),
+    ],
+    ids=["the class's limit", "its own is earlier", "the class's is earlier", "none"],
+)
+def test_the_age_at_which_a_request_expires_in_the_queue(
+    limit: dict[str, float], headers: dict[str, str], deadline_s: float | None
+) -> None:
+    assert accepted(Door(max_queue_s=limit).take(P1, **headers)).hard_deadline_s == deadline_s
+
+
+def test_what_is_too_old_when_it_is_read_is_answered_at_once() -> None:
+    assert refused(Door(max_queue_s={"p1": 5}).take(timestamp_ms=990_000)).error.code == "expired"

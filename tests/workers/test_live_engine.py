@@ -4,6 +4,7 @@ from scheduling.default_tree import default_tree
 from scheduling.priority import PriorityClass
 from scheduling.quota import Limit, Quota, Quotas, Unit
 from tests.workers.engine_rig import Rig
+from workers.config import EngineConfig
 from workers.engine_messages import NewPolicy, NewQuotas, PausedClasses, QuotaShare
 
 P0, P1, P2, P3 = PriorityClass
@@ -78,3 +79,19 @@ def test_with_a_new_policy_other_classes_are_strict() -> None:
         rig.parts.engine.step()
     rig.take()
     assert "urgent" in rig.endings
+
+
+def test_a_request_that_runs_for_too_long_is_ended_and_the_others_go_on() -> None:
+    """Steps of 10 ms and more: a quarter of a second is some twenty tokens."""
+    rig = Rig(engine_config=EngineConfig(max_sequences=5, step_tokens=32, max_run_s=0.25))
+    rig.arrive("short", output=4)
+    rig.arrive("long", output=200)
+    rig.arrive("later", output=4, priority=P3)
+    rig.run_through()
+    errors = {name: publication.ending.error for name, publication in rig.endings.items() if publication.ending}
+    assert errors["short"] is None
+    assert errors["later"] is None
+    assert errors["long"] is not None
+    assert errors["long"].code == "run_time_exceeded"
+    assert 0 < len(rig.published["long"]) < 200
+    assert rig.parts.kv.free_blocks == rig.num_blocks
