@@ -7,7 +7,7 @@ code runs under a simulated runner on virtual time.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -39,12 +39,13 @@ from workers.engine_messages import (
     Reconfiguration,
     Revoked,
 )
-from workers.errors import NotFiniteLogits
+from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
+from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
@@ -55,6 +56,7 @@ __all__ = ["Engine", "EngineStatistics"]
 log = logging.getLogger(__name__)
 
 
+_MEMORY_RETRY_S = 10.0
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
 
@@ -107,7 +109,8 @@ class Engine:
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
-        self._runner = runner
+        self._limits = runner.limits
+        self._forward = SplitForward(runner)
         self._qdisc = qdisc
         self._intake = intake
         self._lengths = lengths
@@ -296,7 +299,7 @@ class Engine:
                 arrival.origin_class,
                 arrival.tenant,
                 # What the body asks for is not checked yet, and may be absurd.
-                min(arrival.max_tokens or self._default_max_tokens, self._runner.limits.context_tokens),
+                min(arrival.max_tokens or self._default_max_tokens, self._limits.context_tokens),
             ),
             arrival_s=arrival.arrived_s,
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
@@ -348,13 +351,7 @@ class Engine:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        for row in plan.admitted:
-            timeline = self._requests[row].timeline
-            # A request that was preempted and comes back was admitted before.
-            if timeline.admitted_s is None:
-                timeline.admitted_s = now
-                if self._max_run_s is not None:
-                    self._admitted.append((row, self._requests.arrival(row)))
+        self._note_admitted(plan.admitted, now)
         for eviction in plan.evictions:
             self._requests[eviction.row].timeline.suspend(eviction, now)
         for chunk in plan.chunks:
@@ -362,7 +359,7 @@ class Engine:
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
         try:
-            sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
+            sampled = self._forward.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
             # block that held no number would go on with what it was scrubbed to.
@@ -371,16 +368,20 @@ class Engine:
                 self._scheduler.fail(row, now)
                 self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
             return
+        except NoMemoryForSequence as fault:
+            row = plan.chunks[fault.sequence].row
+            self._scheduler.fail(row, now)
+            self._end(row, self._no_memory(), now)
+            return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
-        logprobs = self._runner.take_logprobs()
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
-        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled, strict=True)):
+        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled.tokens, strict=True)):
             self._requests[chunk.row].timeline.steps += 1
             if token is None:
                 continue
-            reason = self._tokens.accept(self._requests[chunk.row], token, done, logprobs.get(place))
+            reason = self._tokens.accept(self._requests[chunk.row], token, done, sampled.logprobs.get(place))
             outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
             if reason is not None:
                 endings.append((chunk.row, reason))
@@ -391,6 +392,15 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+
+    def _note_admitted(self, rows: Sequence[int], now: float) -> None:
+        for row in rows:
+            timeline = self._requests[row].timeline
+            # A request that was preempted and comes back was admitted before.
+            if timeline.admitted_s is None:
+                timeline.admitted_s = now
+                if self._max_run_s is not None:
+                    self._admitted.append((row, self._requests.arrival(row)))
 
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
@@ -433,6 +443,13 @@ class Engine:
         self._cancelling.left(row, self._requests.arrival(row))
         self._requests.forget(row)
         self._index.release(row)
+
+    def _no_memory(self) -> RequestError:
+        return RequestError.resource_exhausted(
+            "The worker has no memory left to compute the request.",
+            retry_after_s=_MEMORY_RETRY_S,
+            queue_depth=self._scheduler.statistics().queued,
+        )
 
     def _too_large(self, row: int) -> RequestError:
         prompt = len(self._requests[row].prepared.prompt_token_ids)

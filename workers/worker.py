@@ -41,6 +41,7 @@ from workers.egress import Egress
 from workers.engine import EngineStatistics
 from workers.engine_messages import Cancelled, Drain, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
+from workers.errors import StepHangs
 from workers.health import Health, HealthFile
 from workers.http_endpoint import HttpEndpoint
 from workers.ingress import Ingress, IngressStatistics, Refusal
@@ -54,6 +55,7 @@ from workers.scheduling_config import SchedulingConfig
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -66,6 +68,9 @@ _DELIVERY_GRACE_S = 10.0
 """At the end, how long replies may take to reach the broker."""
 _LAST_STEP_S = 15.0
 """A step that takes longer is taken for stuck."""
+_STUCK_S = 60.0
+_STUCK_STEPS = 30
+"""Planned steps after which one that still runs is taken for hung."""
 _PRODUCER_GRACE_S = 2.0
 _SHARE_INTERVAL_S = 1.0
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
@@ -79,7 +84,7 @@ class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
 
 
-_OURS = (WorkerFailedError, KafkaUnavailableError, ConsumerStalledError)
+_OURS = (WorkerFailedError, KafkaUnavailableError, ConsumerStalledError, StepHangs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,7 @@ class Worker:
                 error = expected.exceptions[0]
                 if isinstance(error, _DELIVERY_BROKE):
                     raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
-                if isinstance(error, ConsumerStalledError):
+                if isinstance(error, ConsumerStalledError | StepHangs):
                     raise WorkerFailedError(str(error)) from group
                 raise error from group
 
@@ -293,12 +298,13 @@ class Worker:
         egress = tasks.create_task(self._egress.run())
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         tasks.create_task(self._control.run(ended))
+        tasks.create_task(self._watchdog().run(ended))
         if self._config.health.file is not None:
             file = HealthFile(self._config.health.file, self._config.health.interval_s, self.health)
             tasks.create_task(file.run(ended))
         consumers = [channel.consumer for channel in self._channels.values()]
-        watchdog = ConsumerWatchdog(self._kafka, consumers, stall_s=self._config.health.stall_s)
-        tasks.create_task(watchdog.run(ended))
+        stalls = ConsumerWatchdog(self._kafka, consumers, stall_s=self._config.health.stall_s)
+        tasks.create_task(stalls.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -380,6 +386,10 @@ class Worker:
             for task in (egress, *writers):
                 task.cancel()
         self._raise_if_broken()
+
+    def _watchdog(self) -> Watchdog:
+        longest_s = self._config.engine.step_timeout_s or max(_STUCK_S, _STUCK_STEPS * self._step_cap_s)
+        return Watchdog(lambda: self._thread.pulse_s, longest_s)
 
     def _health(self) -> Health:
         return Health(
