@@ -85,14 +85,14 @@ async def log_range(consumer: Any, partition: TopicPartition, *, timeout_s: floa
     return first, end
 
 
-def standing_places(consumer: Any) -> dict[int, int]:
-    """Partition → the offset that is read next, where that is known. Of a consumer of one topic."""
+def standing_places(consumer: Any) -> dict[int, int | None]:
+    """Partition → the offset that is read next; None while it is being asked for. Of a consumer of one topic."""
     subscription = consumer._subscription.subscription
     assignment = None if subscription is None else subscription.assignment
     if assignment is None:
         return {}
     states = {place.partition: assignment.state_value(place) for place in assignment.tps}
-    return {partition: state.position for partition, state in states.items() if state.has_valid_position}
+    return {partition: state.position if state.has_valid_position else None for partition, state in states.items()}
 
 
 async def _abandon(consumer: Any) -> None:

@@ -242,8 +242,8 @@ class ClassConsumer:
         if self._consumer is not None and self._settle is None:
             await self._commits.commit(self._consumer)
 
-    def positions(self) -> dict[int, int]:
-        """Partition → the offset that is read next; none of those whose position is still being asked for."""
+    def positions(self) -> dict[int, int | None]:
+        """Partition → the offset that is read next; None while it is being asked for."""
         return {} if self._consumer is None else standing_places(self._consumer)
 
     def replace(self, reason: str) -> None:

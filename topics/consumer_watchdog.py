@@ -5,7 +5,8 @@ stands still (aiokafka#1154, #847, #1037 are some ways) or what its records say.
 
 A consumer that has something to read and hands out nothing for `stall_s` is replaced; if the one in its place does the
 same, the watchdog gives up and its owner ends the process. Where a partition ends is asked over another connection, for
-the consumer's may be what is broken; while no broker answers, nobody knows of a stall, and nothing is done.
+the consumer's may be what is broken; while no broker answers, nobody knows of a stall, and nothing is done. Choose
+`stall_s` above the time that a dead worker's transaction may hold a partition: its next owner waits for that.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class ConsumerWatchdog:
         settings: KafkaSettings,
         consumers: Sequence[ClassConsumer],
         *,
-        stall_s: float = 60.0,
+        stall_s: float = 120.0,
         interval_s: float = 15.0,
     ) -> None:
         self._settings = settings
@@ -109,7 +110,7 @@ class ConsumerWatchdog:
             return  # a broker that is away is no stall, and ends none
         # Where it stands by now, and if it still may.
         places = {} if consumer.paused else consumer.positions()
-        if not any(place < ends.get(partition, 0) for partition, place in places.items()):
+        if not any((place or 0) < ends.get(partition, 0) for partition, place in places.items()):
             watch.idle()
             return
         verdict = watch.behind(time.monotonic())

@@ -166,9 +166,9 @@ class HealthConfig(Section):
     listen: str | None = Field(None, pattern=r"^.+:\d{1,5}$")
     """HOST:PORT of a small HTTP server: /livez says whether the engine turns, /readyz whether requests are taken.
     Absent: none. With `serve --devices` each worker has the next port."""
-    stall_s: float = Field(60.0, gt=0)
+    stall_s: float = Field(120.0, gt=0)
     """A consumer that reads nothing for so long although there is something to read is replaced, and the next time the
-    worker ends with an error."""
+    worker ends with an error. Keep it above kafka.transaction_timeout_ms and 10 s more."""
 
 
 class WorkerConfig(BaseSettings):
