@@ -54,7 +54,8 @@ from workers.residency import ClassResidency, Residency
 from workers.scheduling_config import SchedulingConfig
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from tests.workers.engine_rig import Rig
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Ending, FinishReason, Timeline
 from workers.sampling import SamplingParams
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
 
 
 def spans_of(sampling: SamplingParams) -> dict[str, ReadableSpan]:
