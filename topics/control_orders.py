@@ -19,6 +19,7 @@ from topics.control_records import (
     PauseOrder,
     PolicyOrder,
     QuotaOrder,
+    RequeueOrder,
     WorkerState,
     control_key,
     decode_control_record,
@@ -42,6 +43,8 @@ class Cancel:
     name: str
     before_ms: int
     """When the broker took it: requests that it took later are not meant."""
+    move_to: str | None = None
+    """The class whose topic the request is sent to anew, if it waits. None: it ends, with an answer that says so."""
 
     @property
     def reason(self) -> str:
@@ -71,6 +74,7 @@ class ControlStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
+    key: str
     cancel: Cancel
     expires_at_ms: int
     offset: int
@@ -110,7 +114,11 @@ class ControlOrders:
             raise
         match read:
             case CancelOrder():
-                return self._cancel(read, record, now_ms)
+                cancel = Cancel(read.scope, read.name, record.timestamp_ms)
+                return self._remember(key, cancel, read.expires_at_ms, record.id.offset, now_ms)
+            case RequeueOrder(request=request, to=label):
+                moved = Cancel("request", request, record.timestamp_ms, label)
+                return self._remember(key, moved, read.expires_at_ms, record.id.offset, now_ms)
             case WorkerState():
                 self.workers[read.worker] = read
             case PauseOrder() | QuotaOrder() | PolicyOrder():
@@ -141,23 +149,23 @@ class ControlOrders:
         over = [place for place, held in self._cancels.items() if held.expires_at_ms <= now_ms]
         for scope, name in over:
             held = self._forget(scope, name)
-            yield f"cancel/{scope}/{name}", held.offset
+            yield held.key, held.offset
 
     def statistics(self) -> ControlStatistics:
         return ControlStatistics(len(self._cancels), self._given_up, self._unreadable)
 
-    def _cancel(self, order: CancelOrder, record: InboundRecord, now_ms: int) -> Cancel | None:
-        if order.expires_at_ms <= now_ms:
+    def _remember(self, key: str, cancel: Cancel, expires_at_ms: int, offset: int, now_ms: int) -> Cancel | None:
+        """The last order for a request, a job or a tenant is the one that counts, whatever it orders."""
+        if expires_at_ms <= now_ms:
             return None
-        place = (order.scope, order.name)
+        place = (cancel.scope, cancel.name)
         if place in self._cancels:
             self._forget(*place)
         elif len(self._cancels) >= self._max_cancels:
             self._forget(*next(iter(self._cancels)))
             self._given_up += 1
-        cancel = Cancel(order.scope, order.name, record.timestamp_ms)
-        self._cancels[place] = _InForce(cancel, order.expires_at_ms, record.id.offset)
-        self._scopes[order.scope] += 1
+        self._cancels[place] = _InForce(key, cancel, expires_at_ms, offset)
+        self._scopes[cancel.scope] += 1
         return cancel
 
     def _stand(self, order: StandingOrder) -> None:
@@ -173,10 +181,9 @@ class ControlOrders:
             return None if self.workers.pop(rest, None) is None else Ended(key)
         if self.standing.pop(key, None) is not None:
             return Ended(key)
-        scope, _, name = rest.partition("/")
-        place = (scope, name)
-        held = self._cancels.get(place) if kind == "cancel" else None
-        if held is None or held.offset > _ended_offset(headers, held.offset):
+        place = ("request", rest) if kind == "requeue" else tuple(rest.split("/", 1))
+        held = self._cancels.get(place) if kind in ("cancel", "requeue") and len(place) == 2 else None
+        if held is None or held.key != key or held.offset > _ended_offset(headers, held.offset):
             return None
         self._forget(held.cancel.scope, held.cancel.name)
         return Ended(key)

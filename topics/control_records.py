@@ -6,6 +6,7 @@ Knows keys, fields and their bounds; one schema a kind, each with its version. D
 | key | says | ends |
 |---|---|---|
 | `cancel/request/ID`, `cancel/job/ID`, `cancel/tenant/T` | what was sent before is not run | at `expires_at_ms` |
+| `requeue/ID` | if it waits, send it anew into another class, under the same id | at `expires_at_ms` |
 | `pause/class/p2`, `pause/tenant/T` | nothing of it is started; what runs goes on | by a tombstone |
 | `quota/tenant/T`, `quota/each-tenant`, `quota/everybody` | this quota instead of the configured one | by a tombstone |
 | `policy` | this policy, or class tree, instead of the configured one | by a tombstone |
@@ -34,6 +35,7 @@ __all__ = [
     "PauseOrder",
     "PolicyOrder",
     "QuotaOrder",
+    "RequeueOrder",
     "WorkerState",
     "cancel_order",
     "control_key",
@@ -67,6 +69,15 @@ class CancelOrder(WireModel):
     name: Name
     expires_at_ms: int = Field(ge=0)
     """Milliseconds since 1970: what is read later than this is served. Bounds what workers remember."""
+
+
+class RequeueOrder(WireModel):
+    """One that runs already, or that was sent after this order, stays where it is."""
+
+    version: Literal[1] = 1
+    request: Name
+    to: Literal["p0", "p1", "p2", "p3"]
+    expires_at_ms: int = Field(ge=0)
 
 
 class PauseOrder(WireModel):
@@ -115,7 +126,7 @@ class WorkerState(WireModel):
     at_ms: int = Field(ge=0)
 
 
-ControlRecord = CancelOrder | PauseOrder | QuotaOrder | PolicyOrder | DrainOrder | WorkerState
+ControlRecord = CancelOrder | RequeueOrder | PauseOrder | QuotaOrder | PolicyOrder | DrainOrder | WorkerState
 
 
 def cancel_order(
@@ -140,6 +151,7 @@ def cancel_order(
 
 _KINDS: Mapping[str, type[ControlRecord]] = {
     "cancel": CancelOrder,
+    "requeue": RequeueOrder,
     "pause": PauseOrder,
     "quota": QuotaOrder,
     "policy": PolicyOrder,
@@ -152,6 +164,8 @@ def control_key(record: ControlRecord) -> str:
     match record:
         case CancelOrder(scope=scope, name=name):
             return f"cancel/{scope}/{name}"
+        case RequeueOrder(request=request):
+            return f"requeue/{request}"
         case PauseOrder(scope=of, name=name):
             return f"pause/{of}/{name}"
         case QuotaOrder(scope="tenant", tenant=tenant):

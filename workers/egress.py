@@ -18,6 +18,7 @@ from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from topics.requeue import moved_record
 from workers.answer_logprobs import AnswerLogprobs
 from workers.config import EgressConfig
 from workers.detokenizer import Detokenizer
@@ -26,7 +27,7 @@ from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody, error_body
 from workers.reply_stream import ReplyStream
-from workers.request import Arrival, Ending, FinishReason
+from workers.request import Arrival, Ending, FinishReason, Moved
 from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
 from workers.wall_clock import WallClock
@@ -166,6 +167,13 @@ class Egress:
 
     async def _end(self, publication: Publication, stream: ReplyStream | None, ending: Ending) -> None:
         arrival = publication.arrival
+        if isinstance(ending.reason, Moved):
+            self._streams.pop(arrival.id, None)
+            record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(ending.reason.to))
+            self._writers[arrival.origin_class].put(
+                Terminal(record, arrival.record, arrival.epoch, arrival.origin_class, None, publication)
+            )
+            return
         after = None
         stages = stage_times(arrival, ending.timeline, self._clock)
         if stream is None:

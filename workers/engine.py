@@ -20,6 +20,7 @@ from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.policies import change_quotas, switch_policy
+from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig, TreeError
@@ -42,7 +43,7 @@ from workers.engine_messages import (
 from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.request import Arrival, Ending, EngineRequest, FinishReason, Moved, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
 from workers.split_forward import SplitForward
@@ -168,7 +169,8 @@ class Engine:
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            if self._cancelling.busy and (order := self._cancelling.stops(row)) is not None:
+            order = self._cancelling.stops(row) if self._cancelling.busy else None
+            if order is not None and order.move_to is None:
                 self._cancel({row: order}, now)
             else:
                 self._stage(StageJob(row, self._requests.arrival(row)))
@@ -211,7 +213,8 @@ class Engine:
                 # The row may have been dropped, and even given to another request, while its tokens were made.
                 if not self._requests.holds(job.row, job.arrival):
                     return
-                if self._cancelling.busy and (order := self._cancelling.stops(job.row)) is not None:
+                order = self._cancelling.stops(job.row) if self._cancelling.busy else None
+                if order is not None and order.move_to is None:
                     self._cancel({job.row: order}, now)
                 else:
                     self._staged(message, now)
@@ -262,10 +265,19 @@ class Engine:
             self._forget(row)
 
     def _cancel(self, orders: Mapping[int, Cancel], now: float) -> None:
-        """End rows, wherever they are, and answer each."""
+        """End rows, wherever they are, and answer each; or let go of those that wait and are to wait elsewhere."""
         for row, order in orders.items():
+            if order.move_to is None:
+                self._scheduler.cancel(row, now)
+                self._end(row, RequestError.cancelled(order.reason), now)
+            else:
+                self._move(row, PriorityClass.from_label(order.move_to), now)
+
+    def _move(self, row: int, to: PriorityClass, now: float) -> None:
+        waits = self._index.state_of(row) in (RequestState.WAITING, RequestState.STAGED)
+        if waits and self._requests.arrival(row).origin_class is not to:
             self._scheduler.cancel(row, now)
-            self._end(row, RequestError.cancelled(order.reason), now)
+            self._end(row, Moved(to), now)
 
     def _end_overdue(self, now: float) -> None:
         """Those that have run for as long as they may."""
@@ -423,7 +435,7 @@ class Engine:
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
-    def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
+    def _end(self, row: int, reason: FinishReason | RequestError | Moved, now: float) -> None:
         """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
         arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
@@ -432,7 +444,7 @@ class Engine:
         output = 0 if request is None else request.output_tokens
         if isinstance(reason, RequestError):
             self._failed += 1
-        else:
+        elif isinstance(reason, FinishReason):
             self._ended += 1
             self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
         prepared = None if request is None else request.prepared

@@ -15,7 +15,7 @@ from scheduling.priority import PriorityClass
 from topics.codec import loads_object
 from topics.control_orders import Cancel
 from topics.errors import RequestError
-from topics.headers import REPLY_TOPIC, TIER, ReplyAddress, RequestHeaders
+from topics.headers import REPLY_TOPIC, REQUEUED, TIER, ReplyAddress, RequestHeaders
 from topics.record import InboundRecord
 from topics.validation import request_kind
 from workers.config import IngressConfig
@@ -115,7 +115,7 @@ class Ingress:
         if headers.reply_topic is not None and not self._allowed(headers.reply_topic, tenant):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
         order = self._cancelling(headers.request_id, headers.job_id, tenant, record.timestamp_ms)
-        if order is not None:
+        if order is not None and order.move_to is None:
             raise RequestError.cancelled(order.reason)
         # Parsing a large body would hold the loop up; staging checks it anyway.
         unread = len(record.value) > _LARGE_BODY_BYTES
@@ -132,7 +132,7 @@ class Ingress:
             epoch=epoch,
             headers=headers,
             origin_class=origin,
-            service_class=self._service_class(origin, headers, body),
+            service_class=self._service_class(origin, headers, body, REQUEUED in dict(record.headers)),
             tenant=tenant,
             flow=headers.flow_of(record.key) or "",
             arrived_s=now_s,
@@ -167,7 +167,9 @@ class Ingress:
         )
 
     @staticmethod
-    def _service_class(origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any]) -> PriorityClass:
+    def _service_class(
+        origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any], requeued: bool
+    ) -> PriorityClass:
         tier = None if headers.tier is None else PriorityClass.from_label(headers.tier)
         try:
             service = service_class(origin, tier)
@@ -178,6 +180,8 @@ class Ingress:
         if isinstance(wish, str) and wish.lower() in {member.label for member in PriorityClass}:
             wish = int(wish[1:])
         if isinstance(wish, int) and not isinstance(wish, bool) and wish in set(PriorityClass):
+            if requeued and wish < origin:
+                return service  # it was said of the topic that it came from
             try:
                 service = max(service, service_class(origin, PriorityClass(wish)))
             except ClassRaisedError as error:

@@ -49,7 +49,7 @@ from workers.live_scheduling import LiveScheduling
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
-from workers.request import Arrival
+from workers.request import Arrival, Moved
 from workers.residency import ClassResidency, Residency
 from workers.scheduling_config import SchedulingConfig
 from workers.staging import Staging
@@ -118,7 +118,9 @@ class Worker:
         self._on_progress = on_progress
         self._catalogue = Catalogue(prefix=config.kafka.topic_prefix, group_prefix=config.kafka.group_prefix)
         self._classes = tuple(PriorityClass.from_label(label) for label in config.classes)
-        self._topics = ReplyTopics(self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters)
+        self._topics = ReplyTopics(
+            self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters, self._catalogue.prefix
+        )
         groups = {priority: self._catalogue.group(priority.label) for priority in self._classes}
         group_of = {self._catalogue.requests(priority.label): groups[priority] for priority in self._classes}
         self._tracer = RequestTracer(tracer, WallClock(), group_of, config.kafka.client_id)
@@ -149,7 +151,7 @@ class Worker:
             default_reply_topic=self._topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
-            accept=self._inbox.put,
+            accept=self._accept,
             refuse=self._refuse,
             cancelling=self._control.orders.cancelling,
         )
@@ -425,6 +427,13 @@ class Worker:
         self._egress.revoke(*partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
+    def _accept(self, arrival: Arrival) -> None:
+        self._inbox.put(arrival)
+        headers, timestamp_ms = arrival.headers, arrival.record.timestamp_ms
+        order = self._control.orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
+        if order is not None:
+            self._inbox.put(Cancelled((order,)))  # to another class: what is cancelled, ingress has refused
+
     def _refuse(self, refusal: Refusal) -> None:
         self._egress.refuse(refusal)
 
@@ -438,7 +447,7 @@ class Worker:
         if was_full and not self._outbox.full:
             self._inbox.wake()  # it may dispatch again
         assert publication.ending is not None
-        if settled.fate is Fate.LOST:
+        if settled.fate is Fate.LOST or isinstance(publication.ending.reason, Moved):
             return
         sent = settled.terminal.reply
         reply = ReplySent(sent.topic, settled.sent_s, settled.acknowledged_s, sent.size_bytes)

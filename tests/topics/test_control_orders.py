@@ -6,12 +6,15 @@ from topics.control_orders import OF_OFFSET, Cancel, ControlOrders
 from topics.control_records import (
     CancelOrder,
     ControlRecord,
+    RequeueOrder,
     WorkerState,
     cancel_order,
     control_key,
     decode_control_record,
 )
+from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
+from topics.requeue import moved_record
 
 NOW_MS = 1_000_000
 
@@ -137,3 +140,31 @@ def test_records_survive_their_encoding() -> None:
 def test_an_order_names_exactly_one_thing(names: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"cancel exactly one|characters"):
         cancel_order(**names)  # type: ignore[arg-type]
+
+
+def test_the_last_order_for_a_request_counts_whatever_it_orders() -> None:
+    topic = Topic()
+    topic.write(RequeueOrder(request="r", to="p0", expires_at_ms=NOW_MS + 60_000))
+    moved = topic.orders.cancelling("r", None, "t", 0)
+    assert moved is not None
+    assert moved.move_to == "p0"
+    topic.write(cancel())
+    assert topic.orders.cancelling("r", None, "t", 0) == Cancel("request", "r", NOW_MS)
+    topic.raw("requeue/r", None)
+    assert topic.orders.cancelling("r", None, "t", 0) is not None, "another order's end"
+    topic.raw("cancel/request/r", None)
+    assert topic.orders.cancelling("r", None, "t", 0) is None
+
+
+def test_the_record_that_is_sent_anew_keeps_identity_and_deadline() -> None:
+    headers = (("tier", b"p1"), ("sla-ms", b"500"), ("kafka_correlationId", b"\x00\x01"), ("mine", b"x"))
+    record = InboundRecord(RecordId("inference.p1", 3, 7), 1_000, b"key", b"{}", headers)
+    moved = moved_record(record, RequestHeaders.decode(record), "inference.p0")
+    assert (moved.topic, moved.key, moved.value) == ("inference.p0", b"key", b"{}")
+    assert dict(moved.headers) == {
+        "kafka_correlationId": b"\x00\x01",
+        "mine": b"x",
+        "request-id": b"inference.p1-3-7",
+        "requeued": b"inference.p1",
+        "deadline-ms": b"1500",
+    }

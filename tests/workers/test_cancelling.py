@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import Rig
 from topics.control_orders import Cancel
 from topics.errors import RequestError
 from workers.cancelling import Cancelling
 from workers.engine_messages import Cancelled
+from workers.request import FinishReason, Moved
 
 LATER_MS = 10**15
 
@@ -133,3 +135,20 @@ def test_a_cancelled_answer_says_so() -> None:
     error = RequestError.cancelled(Cancel("job", "secret-name", 0).reason)
     assert "with all of its job" in error.message
     assert "secret-name" not in error.message
+
+
+def test_a_waiting_request_moves_to_another_class_and_a_running_one_stays() -> None:
+    rig = Rig()
+    rig.arrive("runs", output=30)
+    for _ in range(3):
+        rig.parts.engine.step()
+    rig.answer_staging = False
+    rig.arrive("waits")
+    for name in ("runs", "waits"):
+        rig.inbox.put(Cancelled((Cancel("request", name, LATER_MS, move_to="p3"),)))
+    rig.run()
+    moved, ran = (rig.endings[name].ending for name in ("waits", "runs"))
+    assert moved is not None
+    assert moved.reason == Moved(PriorityClass.P3)
+    assert ran is not None
+    assert ran.reason is FinishReason.LENGTH

@@ -4,6 +4,7 @@
   headrace control pause --tenant acme                   nothing of it starts; what runs goes on
   headrace control pause --class p3
   headrace control resume --class p3
+  headrace control requeue REQUEST --to p1               if it waits: in another class, under the same id
   headrace control drain WORKER                          it ends in order (`list` names it)
   headrace control quota --tenant acme --limit requests_per_minute=600 --over reject
   headrace control quota --tenant acme --reset           back to the configured one
@@ -18,6 +19,7 @@ exit code 1 if one has not within --wait seconds, or can't obey it. (`headrace c
 import argparse
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import orjson
@@ -27,11 +29,13 @@ from scheduling.policies import POLICIES
 from topics.catalogue import CLASS_LABELS, Catalogue
 from topics.control_log import ControlDesk
 from topics.control_records import (
+    CANCEL_KEPT_S,
     ControlRecord,
     DrainOrder,
     PauseOrder,
     PolicyOrder,
     QuotaOrder,
+    RequeueOrder,
     control_key,
 )
 from topics.record_producer import RecordRefusedError
@@ -54,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         which = action.add_mutually_exclusive_group(required=True)
         which.add_argument("--class", dest="label", choices=CLASS_LABELS)
         which.add_argument("--tenant")
+    requeue = actions.add_parser("requeue", parents=[shared], help="let a waiting request wait in another class")
+    requeue.add_argument("request", metavar="REQUEST")
+    requeue.add_argument("--to", required=True, choices=CLASS_LABELS)
     drain = actions.add_parser("drain", parents=[shared], help="let a worker end in order")
     drain.add_argument("worker", metavar="WORKER")
     quota = actions.add_parser("quota", parents=[shared], help="set a quota, for all workers together")
@@ -100,6 +107,9 @@ def _order(arguments: argparse.Namespace) -> tuple[ControlRecord, bool]:
             if arguments.label is not None:
                 named = {"scope": "class", "name": arguments.label}
             return PauseOrder.model_validate(named), arguments.action == "resume"
+        case "requeue":
+            expires_at_ms = int(1000 * (time.time() + CANCEL_KEPT_S))
+            return RequeueOrder(request=arguments.request, to=arguments.to, expires_at_ms=expires_at_ms), False
         case "drain":
             return DrainOrder(worker=arguments.worker), False
         case "quota":

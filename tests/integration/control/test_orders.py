@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.integration.conftest import read_topic
 from tests.integration.sleeping_workers import SleepingWorkers
 from topics.client import ReplyTimeoutError, RequestFailedError
 from topics.headers import RequestHeaders
@@ -104,3 +105,18 @@ async def test_a_worker_is_drained_and_the_next_of_its_name_serves(
     async with workers.run(), workers.client() as client:
         await client.send(BODY, priority="p1", headers=RequestHeaders("later"))
         await client.result("later")
+
+
+async def test_a_waiting_request_is_requeued_and_answered_once(workers: SleepingWorkers, operator: Operator) -> None:
+    """Its class is paused; in another class it is served, though its body wishes for the first one."""
+    async with workers.run(classes="p1,p2") as running, workers.client() as client:
+        await operator.says("pause", "--class", "p1")
+        await client.send(BODY | {"priority": 1}, priority="p1", headers=RequestHeaders("r", tier="p1"))
+        async with asyncio.timeout(30):
+            while not running.worker.statistics().engine.waiting:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+        code, _ = await operator.says("requeue", "r", "--to", "p2")
+        assert code == 0
+        await client.result("r")
+    replies = await read_topic(workers.bootstrap_servers, f"{workers.prefix}.replies", isolation_level="read_committed")
+    assert [dict(reply.headers)["event"] for reply in replies] == [b"final"]

@@ -78,16 +78,15 @@ class _Request(Request[_Struct]):  # type: ignore[misc] # aiokafka is untyped
 
 async def make_scram_user(bootstrap_servers: str, name: str, password: str) -> None:
     """For both mechanisms."""
-    upsertions = []
-    for mechanism, digest in _MECHANISMS.items():
-        salt = os.urandom(24)
-        salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, _ITERATIONS)
-        upsertions.append((name, mechanism, _ITERATIONS, salt, salted, {}))
     client = AIOKafkaClient(bootstrap_servers=bootstrap_servers)
     await client.bootstrap()
     try:
-        answer = await client.send(client.get_random_node(), _Request(upsertions))
+        for mechanism, digest in _MECHANISMS.items():  # a broker takes one of a user in a request
+            salt = os.urandom(24)
+            salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, _ITERATIONS)
+            upsertion = (name, mechanism, _ITERATIONS, salt, salted, {})
+            answer = await client.send(client.get_random_node(), _Request([upsertion]))
+            ((_, code, message, _),) = answer.results
+            assert code == 0, f"{name}: {code} {message}"
     finally:
         await client.close()
-    for user, code, message, _ in answer.results:
-        assert code == 0, f"{user}: {code} {message}"
