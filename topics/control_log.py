@@ -29,7 +29,7 @@ __all__ = ["ControlDesk", "ControlLog", "Notice", "control_record", "control_tom
 log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-_TURN_RECORDS = 1_000
+_TURN_RECORDS = 100
 _WRITE_TIMEOUT_S = 20.0
 _ALIVE_MS = 30_000
 _NOTICE_S = 10.0
@@ -55,7 +55,7 @@ class ControlLog:
         catalogue: Catalogue,
         on_records: Callable[[Sequence[InboundRecord]], None],
     ) -> None:
-        """`on_records` gets each record once, in order, at most a thousand at a time."""
+        """`on_records` gets each record once, in order, at most a hundred at a time."""
         self._settings = settings
         self._topic = catalogue.control
         self._on_records = on_records
@@ -71,7 +71,7 @@ class ControlLog:
         """Raises `KafkaUnavailableError`."""
         await self._exit.enter_async_context(self._reader)
         async for records in self._reader.read_to_end():
-            self._hand_on(records)
+            await self._hand_on(records)
 
     async def stop(self) -> None:
         await self._exit.aclose()
@@ -82,7 +82,7 @@ class ControlLog:
         while not stop.is_set():
             try:
                 if records := await self._reader.read_on():
-                    self._hand_on(records)
+                    await self._hand_on(records)
             except KafkaUnavailableError as error:
                 log.warning("the control topic can't be read: %s", error)
                 await _set_within(stop, next(pauses_s))
@@ -104,9 +104,10 @@ class ControlLog:
                 return
             self._reader, self._exit = reader, stack.pop_all()
 
-    def _hand_on(self, records: Sequence[InboundRecord]) -> None:
+    async def _hand_on(self, records: Sequence[InboundRecord]) -> None:
         for first in range(0, len(records), _TURN_RECORDS):
             self._on_records(records[first : first + _TURN_RECORDS])
+            await asyncio.sleep(0)  # the loop has its turn
         self._position = self._reader.position
 
 

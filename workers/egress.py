@@ -34,6 +34,9 @@ from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
 
+_PUBLICATIONS_A_TURN = 32
+"""Some milliseconds."""
+
 
 class Egress:
     def __init__(
@@ -85,8 +88,11 @@ class Egress:
         await self._publish_all()
 
     async def _publish_all(self) -> None:
-        for publication in self._outbox.take_all():
+        for number, publication in enumerate(self._outbox.take_all(), start=1):
             await self._publish(publication)
+            if number % _PUBLICATIONS_A_TURN == 0:
+                # Thousands may end at once, by an order to cancel: heartbeats and records must get their turn.
+                await asyncio.sleep(0)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""

@@ -58,6 +58,10 @@ log = logging.getLogger(__name__)
 
 
 _MEMORY_RETRY_S = 10.0
+_CANCEL_BACKLOG = 1_000
+"""Publications that egress has not come to: beyond it no backlog is cancelled, or others' words would wait behind."""
+_CANCEL_PAUSE_S = 0.005
+"""Between two slices of a backlog that is cancelled, where nothing runs."""
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
 
@@ -147,7 +151,8 @@ class Engine:
         for message in self._inbox.take_all():
             self._handle(message, now)
         self._drop_revoked(now)
-        self._cancel(self._cancelling.take(), now)
+        if self._outbox.backlog < _CANCEL_BACKLOG and not self._outbox.full:
+            self._cancel(self._cancelling.take(), now)
         self._end_overdue(now)
         for row in self._scheduler.expire(now):
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
@@ -165,7 +170,7 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
-        return plan is not None or self._requests.dropping or self._cancelling.busy
+        return plan is not None or self._requests.dropping
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
@@ -177,7 +182,11 @@ class Engine:
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
-        return self._scheduler.next_event(self._clock())
+        now = self._clock()
+        event = self._scheduler.next_event(now)
+        if not self._cancelling.busy:
+            return event
+        return now + _CANCEL_PAUSE_S if event is None else min(event, now + _CANCEL_PAUSE_S)
 
     @property
     def drained(self) -> bool:
