@@ -52,6 +52,11 @@ class Outbox:
     def full(self) -> bool:
         return self._undelivered_bytes >= self._max_pending_bytes
 
+    @property
+    def backlog(self) -> int:
+        """Publications that the reader has not taken."""
+        return len(self._pending)
+
     def tokens(
         self,
         arrival: Arrival,
