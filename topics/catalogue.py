@@ -150,7 +150,19 @@ class Catalogue:
                 {**compacted, "message.timestamp.type": "LogAppendTime"},
                 "orders to the workers: cancel, pause, drain, quotas, policy",
             ),
-            TopicSpec(self.progress, self.request_partitions, compacted, "attempts at requests that run"),
+            # Two or three records a request, all but those that run soon without use; read whole by each new owner.
+            TopicSpec(
+                self.progress,
+                self.request_partitions,
+                {
+                    **compacted,
+                    "segment.ms": str(_HOUR_MS // 6),
+                    "segment.bytes": str(8 * _MIB),
+                    "min.cleanable.dirty.ratio": "0.1",
+                    "delete.retention.ms": "60000",
+                },
+                "attempts at requests that run",
+            ),
             # One record a partition and transaction, but only of maps that outgrow a commit. Cleaned often.
             TopicSpec(
                 self.offsets,

@@ -7,7 +7,7 @@ code runs under a simulated runner on virtual time.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -18,7 +18,7 @@ from scheduling.batch import BatchScheduler
 from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
-from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
 from scheduling.policies import change_quotas, switch_policy
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
@@ -40,6 +40,7 @@ from workers.engine_messages import (
     Reconfiguration,
     Revoked,
 )
+from workers.engine_observer import EngineObserver
 from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
@@ -108,6 +109,7 @@ class Engine:
         max_run_s: float | None,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
+        observer: EngineObserver | None = None,
     ) -> None:
         """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `max_run_s`: how
         long a request may take from its admission on. `hasher`: see `TokenIntake`."""
@@ -123,7 +125,7 @@ class Engine:
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
-        self._tokens = TokenIntake(outbox, hasher)
+        self._tokens = TokenIntake(outbox, hasher, observer)
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
@@ -132,6 +134,7 @@ class Engine:
         """Where run time is limited: rows in the order of their first admission. Some have ended since."""
         self._clock = clock
         self._cpu_clock = cpu_clock
+        self._observer = observer
         self._requests = RequestTable()
         self._cancelling = Cancelling(self._requests.arrivals)
         self._draining = False
@@ -170,6 +173,8 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
+        if self._observer is not None:
+            self._observer.turn(now, self._oldest)
         return plan is not None or self._requests.dropping
 
     def _hand_out(self, now: float) -> None:
@@ -361,10 +366,16 @@ class Engine:
         )
         self._requests.stage(request)
         self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
+            # An earlier attempt came to the end, and its terminal reply to nobody.
+            self._scheduler.cancel(row, now)
+            self._end(row, reason, now)
+            return
+        # What was told already is computed again, like a prompt.
         self._scheduler.staged(
             row,
-            len(prepared.prompt_token_ids),
-            prepared.max_output_tokens,
+            len(request.token_ids),
+            prepared.max_output_tokens - request.told_tokens,
             now,
             block_names=request.block_names,
         )
@@ -374,7 +385,7 @@ class Engine:
     def _run(self, plan: StepPlan, now: float) -> None:
         self._note_admitted(plan.admitted, now)
         for eviction in plan.evictions:
-            self._requests[eviction.row].timeline.suspend(eviction, now)
+            self._suspended(eviction, plan, now)
         for chunk in plan.chunks:
             self._requests[chunk.row].timeline.resume(chunk, now)
         self._swap(plan)
@@ -407,6 +418,8 @@ class Engine:
             if reason is not None:
                 endings.append((chunk.row, reason))
         self._scheduler.settle(plan, outcomes, done - started, done)
+        if self._observer is not None:
+            self._observer.step(plan, done - started)
         for row, reason in endings:
             self._end(row, reason, done)
         self._steps += 1
@@ -423,6 +436,23 @@ class Engine:
                 if self._max_run_s is not None:
                     self._admitted.append((row, self._requests.arrival(row)))
 
+    def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
+        request = self._requests[eviction.row]
+        request.timeline.suspend(eviction, now)
+        if self._observer is not None:
+            self._observer.preempted(
+                eviction.row,
+                eviction.for_row,
+                tenant=request.arrival.tenant,
+                for_growth=eviction.for_row not in plan.admitted,
+                swapped=eviction.swapped,
+            )
+
+    def _oldest(self) -> Iterator[Arrival]:
+        """Of each partition: its first request that is not admitted."""
+        state = self._index.state
+        return self._requests.oldest(lambda row: state[row] <= RequestState.CLAIMED)
+
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
             return
@@ -430,6 +460,8 @@ class Engine:
         self._swapper.copy(plan.swaps)
         for timing in self._swapper.take_timings():
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
+            if self._observer is not None:
+                self._observer.copied(timing.direction, timing.seconds)
 
     def _input(self, chunk: Chunk) -> SequenceInput:
         request = self._requests[chunk.row]
@@ -455,9 +487,13 @@ class Engine:
             self._failed += 1
         elif isinstance(reason, FinishReason):
             self._ended += 1
-            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
+            told = 0 if request is None else request.told_tokens
+            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
         prepared = None if request is None else request.prepared
-        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output))
+        # Nothing was found for one that was never admitted: what the index says then is only hoped for.
+        cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
+        cost = self._index.cost.prompt(prompt, cached) + self._index.cost.output(output)
+        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
         self._forget(row)
 
     def _forget(self, row: int) -> None:

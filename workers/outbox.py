@@ -57,6 +57,11 @@ class Outbox:
         """Publications that the reader has not taken."""
         return len(self._pending)
 
+    @property
+    def undelivered_bytes(self) -> int:
+        """Of terminal replies, roughly."""
+        return self._undelivered_bytes
+
     def tokens(
         self,
         arrival: Arrival,

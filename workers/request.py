@@ -78,6 +78,8 @@ class Timeline:
     ended_s: float | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     steps: int = 0
+    longest_gap_s: float = 0.0
+    """Between two tokens."""
 
     @property
     def preemptions(self) -> int:
@@ -91,6 +93,23 @@ class Timeline:
             for suspension in self.suspensions
             if suspension.resumed_s is not None
         )
+
+    def token(self, now: float) -> float | None:
+        """Another output token; the time since the one before, None for the first."""
+        last_s, self.last_token_s = self.last_token_s, now
+        if last_s is None:
+            self.first_token_s = now
+            return None
+        gap_s = now - last_s
+        if gap_s > self.longest_gap_s:
+            self.longest_gap_s = gap_s
+        return gap_s
+
+    def token_s(self, output_tokens: int) -> float | None:
+        """The mean time of an output token after the first; None where there are fewer than two."""
+        if output_tokens < 2 or self.first_token_s is None or self.last_token_s is None:
+            return None
+        return (self.last_token_s - self.first_token_s) / (output_tokens - 1)
 
     def suspend(self, eviction: Eviction, now: float) -> None:
         self.suspensions.append(
@@ -126,6 +145,8 @@ class EngineRequest:
     block_names: list[int]
     """Of what the whole blocks of these tokens contain; it grows with them, and the KV accounting reads it."""
     stop: StopMatching | None
+    told_tokens: int = 0
+    """Of the output, what an earlier attempt has told: this one began behind it."""
 
     @property
     def output_tokens(self) -> int:
@@ -154,6 +175,10 @@ class Ending:
     timeline: Timeline
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
+    """Of the prompt: those that the prefix cache had when it was admitted."""
+    cost: int = 0
+    """Of its uncached prompt and its output, in cost units; what others' preemptions cost is theirs."""
 
     @property
     def error(self) -> RequestError | None:

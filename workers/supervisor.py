@@ -53,13 +53,14 @@ async def supervise(
     *,
     health_file: Path | None = None,
     listen: str | None = None,
+    metrics_port: int | None = None,
     command: Sequence[str] = SERVE,
 ) -> int:
     """Run `command --device D …` for each device until SIGTERM or SIGINT; the worst exit code.
 
     A worker that a signal ended counts as 128 + its number, as in a shell. Each worker has a health file of its own,
-    FILE.DEVICE: one that is stuck must not hide behind the others. So has each a port of its own, from that of `listen`
-    (HOST:PORT) on.
+    FILE.DEVICE: one that is stuck must not hide behind the others. The first one's health is told on `listen`
+    (HOST:PORT) and its metrics on `metrics_port`, the next one's on the ports after them.
     """
     with _signals() as orders, _lifeline() as lifeline:
         async with asyncio.TaskGroup() as group:
@@ -71,6 +72,8 @@ async def supervise(
                     own += ["--listen", f"{host}:{int(port) + number if int(port) else 0}"]
                 if health_file is not None:
                     own += ["--health-file", f"{health_file}.{device.replace(':', '-')}"]
+                if metrics_port is not None:
+                    own += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]
                 worker = _Worker(device, own, lifeline)
                 orders.workers.append(worker)
                 workers.append(group.create_task(worker.keep_running(orders.stop)))

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Tracer
@@ -23,40 +22,48 @@ from scheduling.priority import PriorityClass
 from scheduling.tree import TreeConfig
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
+from topics.attempt_notes import PriorAttempts
 from topics.catalogue import Catalogue, Severity, check_topics
-from topics.consumer import ConsumerStatistics, PartitionEpoch
+from topics.consumer import PartitionEpoch
 from topics.consumer_watchdog import ConsumerStalledError, ConsumerWatchdog
+from topics.dead_letter_limit import DeadLetterLimit, DeadLetterRules, TooManyDeadLettersError
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
+from topics.log_reader import LogReader
 from topics.producer import DeltaProducer
+from topics.progress_journal import ProgressJournal
 from topics.record_producer import ProducerStoppedError
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s
+from workers.attempts import Attempts
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
+from workers.continuing import Continuing
 from workers.control import ControlEffects, WorkerControl
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import EngineStatistics
 from workers.engine_messages import Cancelled, Drain, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.errors import StepHangs
+from workers.giving_up import GivingUp
 from workers.health import Health, HealthFile
 from workers.http_endpoint import HttpEndpoint
-from workers.ingress import Ingress, IngressStatistics, Refusal
+from workers.ingress import Ingress, Refusal
 from workers.live_scheduling import LiveScheduling
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival, Moved
-from workers.residency import ClassResidency, Residency
+from workers.residency import Residency
 from workers.scheduling_config import SchedulingConfig
-from workers.staging import Staging
+from workers.staging import Staged, StageJob, Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
 from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
+from workers.worker_statistics import WorkerStatistics
+from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -85,16 +92,9 @@ class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
 
 
-_OURS = (WorkerFailedError, KafkaUnavailableError, ConsumerStalledError, StepHangs)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics:
-    engine: EngineStatistics
-    """Read from another thread than the engine's own: each figure is right, together they may be a step apart."""
-    ingress: IngressStatistics
-    residency: dict[PriorityClass, ClassResidency]
-    consumers: dict[PriorityClass, ConsumerStatistics]
+_OURS = (WorkerFailedError, KafkaUnavailableError)
+_OUR_ENDS = (ConsumerStalledError, StepHangs, TooManyDeadLettersError)
+"""What ends the worker, to be said in its own words."""
 
 
 class Worker:
@@ -146,12 +146,24 @@ class Worker:
                 problem=lambda: self._scheduling.problem,
             ),
         )
+        self._journal = ProgressJournal(kafka, self._catalogue.progress, group_of)
+        self._attempts = Attempts(
+            self._journal,
+            accept=self._accept,
+            stage=self._stage,
+            let_in=self._inbox.put,
+            go_on=self._go_on,
+            give_up=self._give_up,
+            on_broken=self._on_thread_broken,
+            call_soon=self._on_loop,
+            full=self._residency.paused,
+        )
         self._ingress = Ingress(
             config.ingress,
             default_reply_topic=self._topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
-            accept=self._accept,
+            accept=self._attempts.take,
             refuse=self._refuse,
             cancelling=self._control.orders.cancelling,
         )
@@ -166,7 +178,7 @@ class Worker:
         hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
             lambda arrival: prepare(builder, arrival),
-            self._inbox.put,
+            self._attempts.staged,
             self._on_thread_broken,
             hasher,
         )
@@ -182,11 +194,22 @@ class Worker:
             context_tokens=model.limits.context_tokens,
             outbox=self._outbox,
             inbox=self._inbox,
-            stage=self._staging.submit,
+            stage=self._attempts.stage,
             hasher=hasher,
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
             cpu_clock=time.thread_time,
+            observed=config.telemetry.enabled,
+        )
+        self.telemetry = WorkerTelemetry(
+            config.telemetry,
+            observer=self._parts.observer,
+            model=model.served_names[0],
+            max_sequences=config.engine.max_sequences,
+            slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+            known_tenants=list(config.scheduling.tenant_weights),
+            topics=self._topics,
+            statistics=self.statistics,
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
@@ -207,7 +230,9 @@ class Worker:
                 self._residency,
                 instance=instance,
                 on_record=self._ingress.take,
+                adopt=self._journal.adopt,
                 on_revoked=self._revoke,
+                given_back=self._attempts.given_back,
                 on_settled=self._settled,
             )
             for priority in self._classes
@@ -220,8 +245,26 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            attempts=self._attempts,
+            on_tokens=self.telemetry.tokens,
             token_bytes=new_detokenizer.token_bytes,
         )
+        limit = DeadLetterLimit(
+            kafka,
+            DeadLetterRules(**dict(config.dead_letters)),
+            letters=self._topics.dead_letters,
+            replies=self._topics.replies,
+        )
+        self._continuing = Continuing(
+            self._attempts,
+            self._deltas,
+            LogReader(kafka, "deltas-told"),
+            self._topics.deltas,
+            context=lambda message: self._egress.context_of(message.job.arrival),
+            new_detokenizer=new_detokenizer,
+            let_in=self._inbox.put,
+        )
+        self._giving_up = GivingUp(limit, self._egress.give_up)
 
     def _tree(self, scheduling: SchedulingConfig) -> TreeConfig:
         """The class tree of a section on this machine, with every class that is served in it. Raises `TreeError`."""
@@ -249,19 +292,22 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
 
-        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`, `HttpEndpointError`.
+        Raises `TopicsNotReadyError`, `EndpointError`, `HttpEndpointError`, `KafkaUnavailableError`, `AdminError`,
+        `WorkerFailedError`.
         """
         self._loop = asyncio.get_running_loop()
         if stop.is_set():
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
+            await self.telemetry.open()
+            clean_up.push_async_callback(self.telemetry.close)
             if self.endpoint is not None:
                 await clean_up.enter_async_context(self.endpoint.serving())
             clean_up.push_async_callback(self._control.stop)
             await self._control.start()
             replies = [channel.replies for channel in self._channels.values()]
-            producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
+            producers: list[_Producer] = [self._deltas, self._journal, *replies]
             clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
@@ -273,13 +319,13 @@ class Worker:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(stop, tasks)
             except ExceptionGroup as group:
-                expected, bugs = group.split((*_OURS, *_DELIVERY_BROKE))
+                expected, bugs = group.split((*_OURS, *_OUR_ENDS, *_DELIVERY_BROKE))
                 if expected is None or bugs is not None:
                     raise
                 error = expected.exceptions[0]
                 if isinstance(error, _DELIVERY_BROKE):
                     raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
-                if isinstance(error, ConsumerStalledError | StepHangs):
+                if isinstance(error, _OUR_ENDS):
                     raise WorkerFailedError(str(error)) from group
                 raise error from group
 
@@ -299,6 +345,7 @@ class Worker:
     async def _serve(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         ended = asyncio.Event()
         egress = tasks.create_task(self._egress.run())
+        besides = [tasks.create_task(self._giving_up.run()), tasks.create_task(self._continuing.run())]
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         tasks.create_task(self._control.run(ended))
         tasks.create_task(self._watchdog().run(ended))
@@ -308,6 +355,7 @@ class Worker:
         consumers = [channel.consumer for channel in self._channels.values()]
         stalls = ConsumerWatchdog(self._kafka, consumers, stall_s=self._config.health.stall_s)
         tasks.create_task(stalls.run(ended))
+        tasks.create_task(self.telemetry.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -323,7 +371,23 @@ class Worker:
             await self._drain(egress, writers)
         finally:
             ended.set()
+            for task in besides:
+                task.cancel()
+            await self._give_back()
             await self._leave_groups()
+
+    async def _give_back(self) -> None:
+        """What runs takes no blame for an end that is none of its doing: the engine neither broke nor hangs."""
+        if self._thread_error is not None or not await asyncio.to_thread(self._thread.stop, _LAST_STEP_S):
+            return
+        self._attempts.give_back()
+        try:
+            async with asyncio.timeout(_PRODUCER_GRACE_S):
+                await self._attempts.given_back()
+        except TimeoutError:
+            log.warning(
+                "the broker did not take the last notes in %g s: the next worker may suspect", _PRODUCER_GRACE_S
+            )
 
     async def _join_groups(self, tasks: asyncio.TaskGroup) -> None:
         """Return when every group has given this worker its partitions, none included."""
@@ -419,27 +483,44 @@ class Worker:
             ingress=self._ingress.statistics(),
             residency=self._residency.statistics(),
             consumers={priority: channel.consumer.statistics() for priority, channel in self._channels.items()},
+            transactions={priority: channel.transactions() for priority, channel in self._channels.items()},
+            deltas=self._deltas.statistics(),
+            undelivered_bytes=self._outbox.undelivered_bytes,
         )
 
     # --- what channels tell (event loop) --------------------------------------------------------------------------
 
     def _revoke(self, partition: PartitionEpoch) -> None:
+        self.telemetry.revoked(partition)
         self._egress.revoke(*partition)
+        self._attempts.revoke(partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _accept(self, arrival: Arrival) -> None:
+        self.telemetry.arrived(arrival)
         self._inbox.put(arrival)
+        # An order may have come since ingress looked; one to another class is obeyed here alone.
         headers, timestamp_ms = arrival.headers, arrival.record.timestamp_ms
         order = self._control.orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
         if order is not None:
-            self._inbox.put(Cancelled((order,)))  # to another class: what is cancelled, ingress has refused
+            self._inbox.put(Cancelled((order,)))
 
     def _refuse(self, refusal: Refusal) -> None:
+        self.telemetry.refused(refusal)
         self._egress.refuse(refusal)
+
+    def _go_on(self, message: Staged) -> None:
+        self._continuing.put(message)
+
+    def _give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        self._giving_up.put(arrival, prior)
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
+        self._attempts.settled(settled.terminal.record, settled.terminal.epoch)
+        if settled.fate is Fate.DELIVERED:
+            self.telemetry.settled(settled)
         if publication is None:
             return
         was_full = self._outbox.full
@@ -461,6 +542,12 @@ class Worker:
 
     # --- from the engine's threads --------------------------------------------------------------------------------
 
+    def _stage(self, job: StageJob) -> None:
+        self._staging.submit(job)
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
     def _notify_egress(self) -> None:
         self._loop.call_soon_threadsafe(self._egress.notify)
 
@@ -481,6 +568,9 @@ def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:
     return prepared
 
 
-async def _stop_all(producers: Sequence[DeltaProducer | TerminalReplies]) -> None:
+_Producer = DeltaProducer | ProgressJournal | TerminalReplies
+
+
+async def _stop_all(producers: Sequence[_Producer]) -> None:
     """Everything that matters was delivered in the drain: what is left gets a moment, all at once."""
     await asyncio.gather(*(producer.stop(_PRODUCER_GRACE_S) for producer in producers))

@@ -92,7 +92,15 @@ def _supervise(arguments: argparse.Namespace, config: WorkerConfig) -> int:
     ]
     if arguments.json:
         given.append("--json")
-    return asyncio.run(supervise(devices, given, health_file=config.health.file, listen=config.health.listen))
+    return asyncio.run(
+        supervise(
+            devices,
+            given,
+            health_file=config.health.file,
+            listen=config.health.listen,
+            metrics_port=config.telemetry.metrics_port,
+        )
+    )
 
 
 async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
