@@ -40,7 +40,7 @@ from workers.engine_messages import (
     Reconfiguration,
     Revoked,
 )
-from workers.engine_observer import EngineObserver
+from workers.engine_observer import AdmittedRequest, EngineObserver
 from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
@@ -130,7 +130,7 @@ class Engine:
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._max_run_s = max_run_s
-        self._admitted: deque[tuple[int, Arrival]] = deque()
+        self._begun: deque[tuple[int, Arrival]] = deque()
         """Where run time is limited: rows in the order of their first admission. Some have ended since."""
         self._clock = clock
         self._cpu_clock = cpu_clock
@@ -174,7 +174,7 @@ class Engine:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
         if self._observer is not None:
-            self._observer.turn(now, self._oldest)
+            self._observer.turn(now, self._oldest, self._admitted)
         return plan is not None or self._requests.dropping
 
     def _hand_out(self, now: float) -> None:
@@ -295,8 +295,8 @@ class Engine:
 
     def _end_overdue(self, now: float) -> None:
         """Those that have run for as long as they may."""
-        while self._max_run_s is not None and self._admitted:
-            row, arrival = self._admitted[0]
+        while self._max_run_s is not None and self._begun:
+            row, arrival = self._begun[0]
             if self._requests.holds(row, arrival):
                 admitted_s = self._requests[row].timeline.admitted_s
                 assert admitted_s is not None, f"{arrival.id} is among the admitted"
@@ -304,7 +304,7 @@ class Engine:
                     return
                 self._scheduler.fail(row, now)
                 self._end(row, RequestError.ran_too_long(self._max_run_s), now)
-            self._admitted.popleft()
+            self._begun.popleft()
 
     def _add(self, arrival: Arrival, now: float) -> None:
         while self._requests.dropping and len(self._index) >= self._index.capacity:
@@ -434,7 +434,7 @@ class Engine:
             if timeline.admitted_s is None:
                 timeline.admitted_s = now
                 if self._max_run_s is not None:
-                    self._admitted.append((row, self._requests.arrival(row)))
+                    self._begun.append((row, self._requests.arrival(row)))
 
     def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
         request = self._requests[eviction.row]
@@ -452,6 +452,22 @@ class Engine:
         """Of each partition: its first request that is not admitted."""
         state = self._index.state
         return self._requests.oldest(lambda row: state[row] <= RequestState.CLAIMED)
+
+    def _admitted(self) -> Iterator[AdmittedRequest]:
+        """All that run or are suspended."""
+        now, state = self._clock(), self._index.state_of
+        for request in self._requests.every_staged():
+            if state(request.row) in (RequestState.PREFILL, RequestState.DECODE):
+                yield AdmittedRequest(
+                    arrival=request.arrival,
+                    decoding=state(request.row) is RequestState.DECODE,
+                    suspended=request.timeline.suspended,
+                    prompt_tokens=len(request.prepared.prompt_token_ids),
+                    output_tokens=request.output_tokens,
+                    max_output_tokens=request.prepared.max_output_tokens,
+                    slack_s=self._scheduler.slack_s(request.row, request.output_tokens, now),
+                    preemptions=request.timeline.preemptions,
+                )
 
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
