@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from topics.messages import Items, WireModel
+from topics.wire_model import Items, WireModel
 
 __all__ = [
     "CANCEL_KEPT_S",

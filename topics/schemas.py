@@ -24,16 +24,8 @@ from topics.control_records import (
     WorkerState,
 )
 from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
-from topics.messages import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatCompletionRequest,
-    ChatMessage,
-    Completion,
-    CompletionChunk,
-    CompletionRequest,
-    ErrorBody,
-)
+from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
+from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
 from topics.validation import accepted_without_effect
 from topics.worker_reports import WorkerReport
 

@@ -7,7 +7,7 @@ code runs under a simulated runner on virtual time.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -22,7 +22,7 @@ from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
 from scheduling.policies import change_quotas, switch_policy
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
-from scheduling.state import RequestState
+from scheduling.state import TERMINAL_STATES, RequestState
 from scheduling.tree import TreeConfig, TreeError
 from topics.control_orders import Cancel
 from topics.errors import RequestError
@@ -41,12 +41,13 @@ from workers.engine_messages import (
     Revoked,
 )
 from workers.engine_observer import AdmittedRequest, EngineObserver
-from workers.errors import NoMemoryForSequence, NotFiniteLogits
+from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.request import Arrival, Ending, EngineRequest, FinishReason, Moved, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
+from workers.sequence_groups import SequenceGroup, SequenceGroups
 from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
@@ -136,6 +137,7 @@ class Engine:
         self._cpu_clock = cpu_clock
         self._observer = observer
         self._requests = RequestTable()
+        self._groups = SequenceGroups()
         self._cancelling = Cancelling(self._requests.arrivals)
         self._draining = False
         self._quota_share = 1.0
@@ -154,19 +156,24 @@ class Engine:
         for message in self._inbox.take_all():
             self._handle(message, now)
         self._drop_revoked(now)
+        self._fill_groups(now)
         if self._outbox.backlog < _CANCEL_BACKLOG and not self._outbox.full:
             self._cancel(self._cancelling.take(), now)
         self._end_overdue(now)
         for row in self._scheduler.expire(now):
+            if not self._requests.knows(row):
+                continue  # another sequence of its request has expired too
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
+        # Before the plan, for a request's other sequences end with it.
+        for row in self._scheduler.take_impossible():
+            if self._requests.knows(row):
+                self._end(row, self._too_large(row), now)
         may_dispatch = not self._draining and not self._outbox.full
         plan = self._scheduler.schedule(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
             self._hand_out(now)
-        for row in self._scheduler.take_impossible():
-            self._end(row, self._too_large(row), now)
         if plan is not None:
             self._run(plan, now)
         self._outbox.flush()
@@ -183,7 +190,7 @@ class Engine:
             if order is not None and order.move_to is None:
                 self._cancel({row: order}, now)
             else:
-                self._stage(StageJob(row, self._requests.arrival(row)))
+                self._stage(StageJob(row, self._requests.arrival(row), self._groups.sequence(row)))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
@@ -238,6 +245,7 @@ class Engine:
                     self._end(job.row, error, now)
             case Revoked():
                 self._requests.revoke(message)
+                self._groups.revoke(message)
             case Cancelled(orders):
                 self._cancel(self._cancelling.order(orders, self._requests.begun), now)
             case Drain():
@@ -281,6 +289,8 @@ class Engine:
     def _cancel(self, orders: Mapping[int, Cancel], now: float) -> None:
         """End rows, wherever they are, and answer each; or let go of those that wait and are to wait elsewhere."""
         for row, order in orders.items():
+            if not self._requests.knows(row):
+                continue  # it went with another sequence of its request
             if order.move_to is None:
                 self._scheduler.cancel(row, now)
                 self._end(row, RequestError.cancelled(order.reason), now)
@@ -288,7 +298,8 @@ class Engine:
                 self._move(row, PriorityClass.from_label(order.move_to), now)
 
     def _move(self, row: int, to: PriorityClass, now: float) -> None:
-        waits = self._index.state_of(row) in (RequestState.WAITING, RequestState.STAGED)
+        waiting = (RequestState.WAITING, RequestState.STAGED)
+        waits = all(self._index.state_of(each) in waiting for each in (row, *self._groups.siblings(row)))
         if waits and self._requests.arrival(row).origin_class is not to:
             self._scheduler.cancel(row, now)
             self._end(row, Moved(to), now)
@@ -315,9 +326,16 @@ class Engine:
         if not isinstance(verdict, Accepted):
             self._turn_away(arrival, verdict, now)
             return
+        tokens = max(1, prompt_tokens // arrival.prompts)
+        row = self._enqueue(arrival, verdict.service, tokens, now)
+        if arrival.sequences > 1:
+            self._group(row, SequenceGroup(arrival, verdict.service, tokens, arrival.sequences), now)
+
+    def _enqueue(self, arrival: Arrival, service: PriorityClass, prompt_tokens: int, now: float) -> int:
+        """A new row for a sequence of the arrival."""
         row = self._index.add(
             origin=arrival.origin_class,
-            service=verdict.service,
+            service=service,
             tenant=arrival.tenant,
             flow=arrival.flow,
             prompt_tokens=prompt_tokens,
@@ -334,6 +352,19 @@ class Engine:
         self._requests.add(row, arrival)
         self._cancelling.entered(row, arrival)
         self._scheduler.enqueue(row, now)
+        return row
+
+    def _group(self, first: int, group: SequenceGroup, now: float) -> None:
+        """A request's first row gets its siblings."""
+        self._groups.join(group, first)
+        self._groups.wait(group)
+        self._fill_groups(now)
+
+    def _fill_groups(self, now: float) -> None:
+        while (group := self._groups.next_short()) is not None:
+            row = self._enqueue(group.arrival, group.service, group.prompt_tokens, now)
+            self._groups.join(group, row)
+            self._groups.wait_first(group)
 
     def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
         """Answer a request that never becomes a row."""
@@ -352,6 +383,10 @@ class Engine:
 
     def _staged(self, message: Staged, now: float) -> None:
         row, arrival, prepared = message.job.row, message.job.arrival, message.prepared
+        if prepared.sequences > 1 and self._groups.of(row) is None:
+            # The body was too large to be looked at before.
+            tokens = len(prepared.prompt_token_ids)
+            self._group(row, SequenceGroup(arrival, self._index.service_of(row), tokens, prepared.sequences), now)
         stop = None
         if prepared.stop:
             stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
@@ -365,7 +400,9 @@ class Engine:
             stop=stop,
         )
         self._requests.stage(request)
-        self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        if arrival.prompts == 1:
+            predicted = self._index.prompt_tokens[row]
+            self._prompt_ratio.observe(arrival.body_bytes, predicted, len(prepared.prompt_token_ids))
         if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
             # An earlier attempt came to the end, and its terminal reply to nobody.
             self._scheduler.cancel(row, now)
@@ -396,14 +433,15 @@ class Engine:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
             # block that held no number would go on with what it was scrubbed to.
             rows = {plan.chunks[position].row for position in fault.sequences}
-            for row in sorted(rows.union(self._kv.distrust(fault.blocks))):
-                self._scheduler.fail(row, now)
-                self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
+            rows = rows.union(self._kv.distrust(fault.blocks))
+            self._fail(rows, RequestError.internal("The model gave a value that is not a number."), now)
+            return
+        except GrammarBroken as fault:
+            rows = {plan.chunks[position].row for position in fault.sequences}
+            self._fail(rows, RequestError.internal("What may come next in the answer took too long to work out."), now)
             return
         except NoMemoryForSequence as fault:
-            row = plan.chunks[fault.sequence].row
-            self._scheduler.fail(row, now)
-            self._end(row, self._no_memory(), now)
+            self._fail({plan.chunks[fault.sequence].row}, self._no_memory(), now)
             return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
@@ -435,6 +473,13 @@ class Engine:
                 timeline.admitted_s = now
                 if self._max_run_s is not None:
                     self._begun.append((row, self._requests.arrival(row)))
+
+    def _fail(self, rows: Collection[int], error: RequestError, now: float) -> None:
+        """These rows can't go on."""
+        for row in sorted(rows):
+            if self._requests.knows(row):  # or it went with another sequence of its request
+                self._scheduler.fail(row, now)
+                self._end(row, error, now)
 
     def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
         request = self._requests[eviction.row]
@@ -493,18 +538,23 @@ class Engine:
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _end(self, row: int, reason: FinishReason | RequestError | Moved, now: float) -> None:
-        """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
+        """Hand the ending to egress and forget the row. The scheduler has let go of it already.
+
+        An error, or a move to another class, is its whole request's: the other sequences end without a word.
+        """
         arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
         timeline.ended_s = now
         prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
         output = 0 if request is None else request.output_tokens
-        if isinstance(reason, RequestError):
-            self._failed += 1
-        elif isinstance(reason, FinishReason):
-            self._ended += 1
+        if isinstance(reason, FinishReason):
+            group = self._groups.of(row)
+            self._ended += group is None or (len(group.rows) == 1 and not group.short)
             told = 0 if request is None else request.told_tokens
             self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
+        else:
+            self._failed += isinstance(reason, RequestError)
+            self._end_siblings(row, now)
         prepared = None if request is None else request.prepared
         # Nothing was found for one that was never admitted: what the index says then is only hoped for.
         cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
@@ -512,8 +562,19 @@ class Engine:
         self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
         self._forget(row)
 
+    def _end_siblings(self, row: int, now: float) -> None:
+        group = self._groups.of(row)
+        if group is None:
+            return
+        group.lost = True
+        for other in self._groups.siblings(row):
+            if self._index.state_of(other) not in TERMINAL_STATES:
+                self._scheduler.cancel(other, now)
+            self._forget(other)
+
     def _forget(self, row: int) -> None:
         self._cancelling.left(row, self._requests.arrival(row))
+        self._groups.leave(row)
         self._requests.forget(row)
         self._index.release(row)
 

@@ -17,7 +17,7 @@ from topics.control_orders import Cancel
 from topics.errors import RequestError
 from topics.headers import REPLY_TOPIC, REQUEUED, TIER, ReplyAddress, RequestHeaders
 from topics.record import InboundRecord
-from topics.validation import request_kind
+from topics.validation import asked_sequences, request_kind
 from workers.config import IngressConfig
 from workers.request import Arrival
 
@@ -126,6 +126,7 @@ class Ingress:
         left_s = self._time_left_s(origin, headers, record.timestamp_ms)
         hard_deadline_s = None if left_s is None else now_s + left_s
         slo_s = self._ttft_slo_s.get(origin)
+        prompts, choices = asked_sequences(body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
             record=record,
@@ -141,6 +142,8 @@ class Ingress:
             body_bytes=len(record.value),
             body_unread=unread,
             max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
+            prompts=prompts,
+            choices=choices,
         )
 
     def _time_left_s(self, origin: PriorityClass, headers: RequestHeaders, timestamp_ms: int) -> float | None:

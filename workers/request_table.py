@@ -59,6 +59,10 @@ class RequestTable:
     def arrival(self, row: int) -> Arrival:
         return self._arrivals[row]
 
+    def knows(self, row: int) -> bool:
+        """Whether the row is some request's that has not ended."""
+        return row in self._arrivals
+
     @property
     def arrivals(self) -> Mapping[int, Arrival]:
         """By row; a view, which stays true."""
