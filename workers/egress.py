@@ -115,7 +115,7 @@ class Egress:
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        last = self._attempts.ending(record, refusal.epoch)
+        last = self._attempts.refused(record)
         self._writers[refusal.origin_class].put(
             Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
         )
@@ -130,7 +130,7 @@ class Egress:
             delivery_count=prior.note.attempt,
             message=error.message,
         )
-        last = self._attempts.ending(arrival.record, arrival.epoch)
+        last = self._attempts.ending(arrival)
         beside = (letter.encode(self._topics.dead_letters), *last.beside)
         self._writers[arrival.origin_class].put(
             Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
@@ -277,7 +277,7 @@ class Egress:
 
     def _put(self, publication: Publication, reply: OutboundRecord, told: asyncio.Future[Any] | None) -> None:
         arrival = publication.arrival
-        last = self._attempts.ending(arrival.record, arrival.epoch)
+        last = self._attempts.ending(arrival)
         after = _all_of(told, last.written)
         self._writers[arrival.origin_class].put(
             Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, last.beside)

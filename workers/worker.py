@@ -160,6 +160,7 @@ class Worker:
             on_broken=self._on_thread_broken,
             call_soon=self._on_loop,
             full=self._residency.paused,
+            certain=lambda priority: self._channels[priority].consumer.lease.holds,
         )
         self._ingress = Ingress(
             config.ingress,
@@ -236,6 +237,7 @@ class Worker:
                 instance=instance,
                 on_record=self._ingress.take,
                 adopt=self._journal.adopt,
+                on_confirmed=self._attempts.confirmed,
                 on_revoked=self._revoke,
                 given_back=self._attempts.given_back,
                 on_settled=self._settled,
