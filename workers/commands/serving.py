@@ -49,6 +49,7 @@ _SETTINGS = {
     "tensor_parallel": ("engine", "tensor_parallel"),
     "policy": ("scheduling", "policy"),
     "health_file": ("health", "file"),
+    "listen": ("health", "listen"),
     "metrics_port": ("telemetry", "metrics_port"),
 }
 """Flag → section and field."""
