@@ -68,6 +68,14 @@ chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case
 schemas: java $(READY) ## Two hundred JSON Schemas drawn at random through the real model (some minutes)
 	@$(BIN)/pytest -s -m long tests/integration/worker/test_schemas.py
 
+.PHONY: fuzz
+fuzz: $(READY) ## A million hostile records through ingress and staging (about 10 minutes)
+	@HOSTILE_RECORDS=$${HOSTILE_RECORDS:-1000000} $(BIN)/pytest -s tests/workers/test_hostile_input.py -k many_hostile
+
+.PHONY: volume
+volume: java $(READY) ## A hundred thousand requests in one partition: look-ahead, bounds, one that waits (10 minutes)
+	@$(BIN)/pytest -s -m long tests/integration/volume
+
 .PHONY: bench-engine
 bench-engine: $(READY) ## Engine throughput beside transformers
 	@$(BIN)/headrace bench engine
