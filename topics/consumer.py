@@ -43,6 +43,7 @@ from topics.aiokafka_consumer import (
     log_range,
     open_consumer,
     seek_to_the_start,
+    standing_places,
     watch_heartbeats,
 )
 from topics.aiokafka_fencing import read_positions_stably
@@ -161,6 +162,8 @@ class ClassConsumer:
         self._fault: str | None = None
         """Of the consumer underneath, until one polls well again."""
         self._pauses = ReplacementPauses()
+        self._replace: BaseException | None = None
+        """Somebody wants this consumer replaced."""
         self._failure: BaseException | None = None
         """The bug that ended one of the two tasks."""
         self._closed = asyncio.Event()
@@ -249,6 +252,14 @@ class ClassConsumer:
         if self._consumer is not None and self._settle is None:
             await self._commits.commit(self._consumer)
 
+    def positions(self) -> dict[int, int | None]:
+        """Partition → the offset that is read next; None while it is being asked for."""
+        return {} if self._consumer is None else standing_places(self._consumer)
+
+    def replace(self, reason: str) -> None:
+        """Put a new consumer in the place of this one, as if it had failed."""
+        self._replace = RuntimeError(reason)
+
     @property
     def unhealthy(self) -> str | None:
         """Why this consumer can't be relied on now; None: all is well (again)."""
@@ -319,6 +330,9 @@ class ClassConsumer:
     async def _poll(self, consumer: Any) -> BaseException | None:
         """Hand out records until the stop (None) or an error that only a new consumer may cure."""
         while not self._stopping.is_set():
+            if self._replace is not None:
+                asked, self._replace = self._replace, None
+                return asked
             try:
                 batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._max_records)
                 await self._hand_out(batches)
