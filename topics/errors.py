@@ -48,7 +48,7 @@ class RequestError(Exception):
         self.queue_depth = queue_depth
 
     def body(self) -> dict[str, Any]:
-        """The JSON object of the reply: `{"error": {…}}`, as `topics.messages.ErrorBody` describes it."""
+        """The JSON object of the reply: `{"error": {…}}`, as `topics.reply_messages.ErrorBody` describes it."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.type,

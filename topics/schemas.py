@@ -15,16 +15,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
-from topics.messages import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatCompletionRequest,
-    ChatMessage,
-    Completion,
-    CompletionChunk,
-    CompletionRequest,
-    ErrorBody,
-)
+from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
+from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
 from topics.validation import accepted_without_effect
 from topics.worker_reports import WorkerReport
 

@@ -114,7 +114,9 @@ class Attempts:
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, _Begun] = {}
-        self._due: deque[Arrival] = deque()
+        self._asked: dict[ArrivalKey, list[StageJob]] = {}
+        """Sequences of arrivals whose attempt is not written yet."""
+        self._due: deque[StageJob] = deque()
         """To be begun. Bounded by what the scheduler hands out."""
         self._told = False
         """The loop is to look at `_due`."""
@@ -151,7 +153,7 @@ class Attempts:
     def stage(self, job: StageJob) -> None:
         """The engine's: this request is to be prepared and run."""
         self._stage(job)
-        self._due.append(job.arrival)
+        self._due.append(job)
         if not self._told:
             self._told = True
             self._call_soon(self._begin_due)
@@ -169,10 +171,16 @@ class Attempts:
                 self._waiting = asyncio.ensure_future(self._journal.wait_for_room())
                 self._waiting.add_done_callback(lambda _: self._begin_due())
                 return
-            arrival = self._due.popleft()
-            prior = self._prior.get(arrival_key(arrival))
-            if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
-                self._begin(arrival)
+            job = self._due.popleft()
+            arrival, key = job.arrival, arrival_key(job.arrival)
+            asked = self._asked.setdefault(key, [])
+            asked.append(job)
+            if key in self._begun:
+                self._open(key)  # with another of its sequences
+            elif len(asked) == 1:
+                prior = self._prior.get(key)
+                if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
+                    self._begin(arrival)
 
     def _begin(self, arrival: Arrival) -> None:
         key = arrival_key(arrival)
@@ -188,9 +196,15 @@ class Attempts:
             self._on_broken(error)
             return
         self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
-        written.add_done_callback(partial(self._on_begun, arrival, note.attempt))
+        self._open(key)
 
-    def _on_begun(self, arrival: Arrival, attempt: int, written: "asyncio.Future[RecordId]") -> None:
+    def _open(self, key: ArrivalKey) -> None:
+        """Let in what is asked for when the attempt's note is acknowledged."""
+        begun = self._begun[key]
+        for job in self._asked.pop(key, ()):
+            begun.written.add_done_callback(partial(self._on_begun, job, begun.note.attempt))
+
+    def _on_begun(self, job: StageJob, attempt: int, written: "asyncio.Future[RecordId]") -> None:
         if written.cancelled():
             return
         if (error := written.exception()) is not None:
@@ -198,7 +212,7 @@ class Attempts:
             self._on_broken(error)
         else:
             # Also if its partition is gone: the engine lets what it has dropped pass by.
-            self._gate.begun(arrival, attempt)
+            self._gate.begun(job, attempt)
 
     def _run_again(self, message: Staged | Refused) -> None:
         """On either thread."""
@@ -279,6 +293,7 @@ class Attempts:
         """Its terminal reply is delivered, or another's to give."""
         key = (record.id, epoch)
         self._begun.pop(key, None)
+        self._asked.pop(key, None)
         self._next_suspect(key)
 
     def revoke(self, partition: PartitionEpoch) -> None:
@@ -292,6 +307,7 @@ class Attempts:
         ]
         for key in gone:
             self._prior.pop(key, None)
+            self._asked.pop(key, None)
             begun = self._begun.pop(key, None)
             if begun is not None and not begun.ending:
                 self._write_last(begun)

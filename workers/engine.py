@@ -6,7 +6,7 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -18,19 +18,21 @@ from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
+from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
-from scheduling.state import RequestState
+from scheduling.state import TERMINAL_STATES, RequestState
 from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
 from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
 from workers.engine_observer import AdmittedRequest, EngineObserver
-from workers.errors import NoMemoryForSequence, NotFiniteLogits
+from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
+from workers.sequence_groups import SequenceGroup, SequenceGroups
 from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
@@ -112,6 +114,7 @@ class Engine:
         self._cpu_clock = cpu_clock
         self._observer = observer
         self._requests = RequestTable()
+        self._groups = SequenceGroups()
         self._draining = False
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
@@ -128,16 +131,21 @@ class Engine:
         for message in self._inbox.take_all():
             self._handle(message, now)
         self._drop_revoked(now)
+        self._fill_groups(now)
         for row in self._scheduler.expire(now):
+            if not self._requests.knows(row):
+                continue  # another sequence of its request has expired too
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
+        # Before the plan, for a request's other sequences end with it.
+        for row in self._scheduler.take_impossible():
+            if self._requests.knows(row):
+                self._end(row, self._too_large(row), now)
         may_dispatch = not self._draining and not self._outbox.full
         plan = self._scheduler.schedule(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
             self._hand_out(now)
-        for row in self._scheduler.take_impossible():
-            self._end(row, self._too_large(row), now)
         if plan is not None:
             self._run(plan, now)
         self._outbox.flush()
@@ -150,7 +158,7 @@ class Engine:
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            self._stage(StageJob(row, self._requests.arrival(row)))
+            self._stage(StageJob(row, self._requests.arrival(row), self._groups.sequence(row)))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
@@ -196,6 +204,7 @@ class Engine:
                     self._end(job.row, error, now)
             case Revoked():
                 self._requests.revoke(message)
+                self._groups.revoke(message)
             case Drain():
                 self._draining = True
             case QuotaShare(share):
@@ -226,9 +235,16 @@ class Engine:
         if not isinstance(verdict, Accepted):
             self._turn_away(arrival, verdict, now)
             return
+        tokens = max(1, prompt_tokens // arrival.prompts)
+        row = self._enqueue(arrival, verdict.service, tokens, now)
+        if arrival.sequences > 1:
+            self._group(row, SequenceGroup(arrival, verdict.service, tokens, arrival.sequences), now)
+
+    def _enqueue(self, arrival: Arrival, service: PriorityClass, prompt_tokens: int, now: float) -> int:
+        """A new row for a sequence of the arrival."""
         row = self._index.add(
             origin=arrival.origin_class,
-            service=verdict.service,
+            service=service,
             tenant=arrival.tenant,
             flow=arrival.flow,
             prompt_tokens=prompt_tokens,
@@ -244,6 +260,19 @@ class Engine:
         )
         self._requests.add(row, arrival)
         self._scheduler.enqueue(row, now)
+        return row
+
+    def _group(self, first: int, group: SequenceGroup, now: float) -> None:
+        """A request's first row gets its siblings."""
+        self._groups.join(group, first)
+        self._groups.wait(group)
+        self._fill_groups(now)
+
+    def _fill_groups(self, now: float) -> None:
+        while (group := self._groups.next_short()) is not None:
+            row = self._enqueue(group.arrival, group.service, group.prompt_tokens, now)
+            self._groups.join(group, row)
+            self._groups.wait_first(group)
 
     def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
         """Answer a request that never becomes a row."""
@@ -262,6 +291,10 @@ class Engine:
 
     def _staged(self, message: Staged, now: float) -> None:
         row, arrival, prepared = message.job.row, message.job.arrival, message.prepared
+        if prepared.sequences > 1 and self._groups.of(row) is None:
+            # The body was too large to be looked at before.
+            tokens = len(prepared.prompt_token_ids)
+            self._group(row, SequenceGroup(arrival, self._index.service_of(row), tokens, prepared.sequences), now)
         stop = None
         if prepared.stop:
             stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
@@ -275,7 +308,9 @@ class Engine:
             stop=stop,
         )
         self._requests.stage(request)
-        self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        if arrival.prompts == 1:
+            predicted = self._index.prompt_tokens[row]
+            self._prompt_ratio.observe(arrival.body_bytes, predicted, len(prepared.prompt_token_ids))
         if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
             # An earlier attempt came to the end, and its terminal reply to nobody.
             self._scheduler.cancel(row, now)
@@ -309,14 +344,15 @@ class Engine:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
             # block that held no number would go on with what it was scrubbed to.
             rows = {plan.chunks[position].row for position in fault.sequences}
-            for row in sorted(rows.union(self._kv.distrust(fault.blocks))):
-                self._scheduler.fail(row, now)
-                self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
+            rows = rows.union(self._kv.distrust(fault.blocks))
+            self._fail(rows, RequestError.internal("The model gave a value that is not a number."), now)
+            return
+        except GrammarBroken as fault:
+            rows = {plan.chunks[position].row for position in fault.sequences}
+            self._fail(rows, RequestError.internal("What may come next in the answer took too long to work out."), now)
             return
         except NoMemoryForSequence as fault:
-            row = plan.chunks[fault.sequence].row
-            self._scheduler.fail(row, now)
-            self._end(row, self._no_memory(), now)
+            self._fail({plan.chunks[fault.sequence].row}, self._no_memory(), now)
             return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
@@ -339,6 +375,13 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+
+    def _fail(self, rows: Collection[int], error: RequestError, now: float) -> None:
+        """These rows can't go on."""
+        for row in sorted(rows):
+            if self._requests.knows(row):  # or it went with another sequence of its request
+                self._scheduler.fail(row, now)
+                self._end(row, error, now)
 
     def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
         request = self._requests[eviction.row]
@@ -397,7 +440,10 @@ class Engine:
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
-        """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
+        """Hand the ending to egress and forget the row. The scheduler has let go of it already.
+
+        An error is its whole request's: the other sequences end without a word.
+        """
         arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
         timeline.ended_s = now
@@ -405,8 +451,10 @@ class Engine:
         output = 0 if request is None else request.output_tokens
         if isinstance(reason, RequestError):
             self._failed += 1
+            self._end_siblings(row, now)
         else:
-            self._ended += 1
+            group = self._groups.of(row)
+            self._ended += group is None or (len(group.rows) == 1 and not group.short)
             told = 0 if request is None else request.told_tokens
             self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
         prepared = None if request is None else request.prepared
@@ -416,7 +464,18 @@ class Engine:
         self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
         self._forget(row)
 
+    def _end_siblings(self, row: int, now: float) -> None:
+        group = self._groups.of(row)
+        if group is None:
+            return
+        group.lost = True
+        for other in self._groups.siblings(row):
+            if self._index.state_of(other) not in TERMINAL_STATES:
+                self._scheduler.cancel(other, now)
+            self._forget(other)
+
     def _forget(self, row: int) -> None:
+        self._groups.leave(row)
         self._requests.forget(row)
         self._index.release(row)
 

@@ -16,7 +16,7 @@ from topics.codec import loads_object
 from topics.errors import RequestError
 from topics.headers import REPLY_TOPIC, TIER, ReplyAddress, RequestHeaders
 from topics.record import InboundRecord
-from topics.validation import request_kind
+from topics.validation import asked_sequences, request_kind
 from workers.config import IngressConfig
 from workers.request import Arrival
 
@@ -117,6 +117,7 @@ class Ingress:
             hard_deadline_s = now_s + left_s
         slo_s = self._ttft_slo_s.get(origin)
         tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        prompts, choices = asked_sequences(body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
             record=record,
@@ -132,6 +133,8 @@ class Ingress:
             body_bytes=len(record.value),
             body_unread=unread,
             max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
+            prompts=prompts,
+            choices=choices,
         )
 
     def allowed(self, topic: str) -> bool:

@@ -43,10 +43,18 @@ class Arrival:
     """The body's own output limit, if it names one: the prior of the length prediction."""
     body_unread: bool = False
     """The body is too large to be parsed on the event loop: staging looks at it first."""
+    prompts: int = 1
+    choices: int = 1
+    """For each prompt; both as far as the body was read, and not checked yet."""
 
     @property
     def id(self) -> RecordId:
         return self.record.id
+
+    @property
+    def sequences(self) -> int:
+        """Each is a row of the engine."""
+        return self.prompts * self.choices
 
 
 @dataclass(slots=True)
@@ -163,11 +171,13 @@ class FinishReason(Enum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    """Said by egress, which reads the answer's text: to the engine it is STOP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a request ended: with a finish reason, or with an error."""
+    """How a sequence ended: with a finish reason, or with an error, which is its whole request's."""
 
     reason: FinishReason | RequestError
     timeline: Timeline

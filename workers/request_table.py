@@ -59,6 +59,10 @@ class RequestTable:
     def arrival(self, row: int) -> Arrival:
         return self._arrivals[row]
 
+    def knows(self, row: int) -> bool:
+        """Whether the row is some request's that has not ended."""
+        return row in self._arrivals
+
     def holds(self, row: int, arrival: Arrival) -> bool:
         """Whether the row is this arrival's. It may have ended, and even be another request's."""
         return self._arrivals.get(row) is arrival

@@ -148,7 +148,7 @@ class Worker:
             refuse=self._refuse,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
-        builder = PromptBuilder(
+        self._builder = builder = PromptBuilder(
             model.tokenizer,
             model.limits,
             model.served_names,
@@ -157,7 +157,7 @@ class Worker:
         new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
         hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
-            lambda arrival: prepare(builder, arrival),
+            lambda arrival, sequence: prepare(builder, arrival, sequence),
             self._attempts.staged,
             self._on_thread_broken,
             hasher,
@@ -298,6 +298,8 @@ class Worker:
             clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
+            # Holds the interpreter for a second or two: not while anybody waits for an answer.
+            self._builder.warm_up()
             self._staging.start()
             clean_up.push_async_callback(asyncio.to_thread, self._staging.stop)
             self._thread.start()
@@ -532,9 +534,9 @@ class Worker:
         self._loop.call_soon_threadsafe(self._thread_broke.set)
 
 
-def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:
-    """What the staging thread does with a request. Raises `RequestError`."""
-    prepared = builder.prepare(arrival.record, arrival.headers)
+def prepare(builder: PromptBuilder, arrival: Arrival, sequence: int = 0) -> PreparedRequest:
+    """What the staging thread does with a sequence of a request. Raises `RequestError`."""
+    prepared = builder.prepare(arrival.record, arrival.headers, sequence)
     if prepared.priority is not None and arrival.body_unread:
         raise RequestError.invalid_request(
             "priority",
