@@ -27,6 +27,8 @@ from topics.admin import AdminError, KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import CLASS_LABELS, Catalogue
 from topics.codec import dumps
+from topics.control_log import control_record
+from topics.control_records import CANCEL_KEPT_S, cancel_order
 from topics.headers import RequestHeaders
 from topics.jobs.desk import job_object, submit_input
 from topics.jobs.records import Priority
@@ -362,6 +364,33 @@ class HeadraceClient:
     def forget(self, request_id: str) -> None:
         """Drop what is known of a request, and its replies from now on. Its answer is still computed."""
         self._pending.pop(request_id, None)
+
+    async def cancel(
+        self,
+        request_id: str | None = None,
+        *,
+        job: str | None = None,
+        tenant: str | None = None,
+        keep_s: float = CANCEL_KEPT_S,
+    ) -> None:
+        """End a request, or all requests of a job or of a tenant, that were sent before: exactly one is named.
+
+        Returns when a broker has the order; each request that it ends is answered with the error `cancelled`. One whose
+        final is on its way already keeps it. `keep_s`: requests that no worker has read by then are run all the same.
+
+        Raises `KafkaUnavailableError`, `RequestRefusedError` (the control topic is not there, or may not be written),
+        `ValueError`.
+        """
+        order = cancel_order(request_id, job=job, tenant=tenant, keep_s=keep_s)
+        try:
+            async with asyncio.timeout(self._send_timeout_s):
+                while not self._producer.has_room:
+                    await self._producer.wait_for_room()
+                await self._producer.submit(control_record(self._catalogue, order))
+        except RecordRefusedError as error:
+            raise RequestRefusedError(f"the order was not given: {error}") from error
+        except TimeoutError as error:
+            raise KafkaUnavailableError(self._settings, error) from error
 
     # --- offline jobs ---------------------------------------------------------------------------------------------
 

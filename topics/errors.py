@@ -152,6 +152,17 @@ class RequestError(Exception):
         )
 
     @classmethod
+    def ran_too_long(cls, limit_s: float) -> "RequestError":
+        """504: it was admitted, and had not ended when the worker's limit on run time was reached."""
+        return cls(
+            f"the request had not ended {limit_s:g} s after it was admitted, which is this worker's limit: ask for "
+            "fewer tokens (max_tokens), or have engine.max_run_s raised.",
+            status_code=504,
+            type=SERVER_ERROR,
+            code="run_time_exceeded",
+        )
+
+    @classmethod
     def cancelled(cls, reason: str = "by its caller") -> "RequestError":
         """499: ended by its caller or an operator."""
         return cls(

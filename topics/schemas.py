@@ -14,6 +14,15 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from topics.control_records import (
+    CancelOrder,
+    DrainOrder,
+    PauseOrder,
+    PolicyOrder,
+    QuotaOrder,
+    RequeueOrder,
+    WorkerState,
+)
 from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
 from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
 from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
@@ -37,6 +46,13 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
     "worker-report": WorkerReport,
+    "cancel-order": CancelOrder,
+    "requeue-order": RequeueOrder,
+    "pause-order": PauseOrder,
+    "quota-order": QuotaOrder,
+    "policy-order": PolicyOrder,
+    "drain-order": DrainOrder,
+    "worker-state": WorkerState,
 }
 """File name → model."""
 

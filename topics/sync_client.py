@@ -89,6 +89,10 @@ class SyncHeadraceClient:
     def result(self, request_id: str, *, timeout_s: float | None = None) -> Answer:
         return self.wait_for(self._client.result(request_id, timeout_s=timeout_s))
 
+    def cancel(self, request_id: str | None = None, **options: Any) -> None:
+        """End requests that were sent before. `options`: those of `HeadraceClient.cancel`."""
+        self.wait_for(self._client.cancel(request_id, **options))
+
     def submit(self, location: str | Path, **options: Any) -> str:
         """Submit a file as an offline job. `options`: those of `HeadraceClient.submit`."""
         return self.wait_for(self._client.submit(location, **options))

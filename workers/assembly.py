@@ -276,6 +276,7 @@ def assemble(
         swapper=None if swap is None else swap.swapper,
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
+        max_run_s=engine.max_run_s,
         clock=clock,
         cpu_clock=cpu_clock,
         observer=observer,

@@ -21,6 +21,7 @@ from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from topics.requeue import moved_record
 from topics.stage_times import StageTimes
 from workers.answer_logprobs import AnswerLogprobs
 from workers.attempts import Attempts
@@ -32,12 +33,15 @@ from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody, error_body
 from workers.reply_stream import ReplyStream
-from workers.request import Arrival, Ending, FinishReason
+from workers.request import Arrival, Ending, FinishReason, Moved
 from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
 from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
+
+_PUBLICATIONS_A_TURN = 32
+"""Some milliseconds."""
 
 
 class Egress:
@@ -94,8 +98,11 @@ class Egress:
         await self._publish_all()
 
     async def _publish_all(self) -> None:
-        for publication in self._outbox.take_all():
+        for number, publication in enumerate(self._outbox.take_all(), start=1):
             await self._publish(publication)
+            if number % _PUBLICATIONS_A_TURN == 0:
+                # Thousands may end at once, by an order to cancel: heartbeats and records must get their turn.
+                await asyncio.sleep(0)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""
@@ -108,7 +115,7 @@ class Egress:
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        last = self._attempts.ending(record, refusal.epoch)
+        last = self._attempts.refused(record)
         self._writers[refusal.origin_class].put(
             Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
         )
@@ -123,7 +130,7 @@ class Egress:
             delivery_count=prior.note.attempt,
             message=error.message,
         )
-        last = self._attempts.ending(arrival.record, arrival.epoch)
+        last = self._attempts.ending(arrival)
         beside = (letter.encode(self._topics.dead_letters), *last.beside)
         self._writers[arrival.origin_class].put(
             Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
@@ -180,7 +187,9 @@ class Egress:
             self._on_tokens(arrival, new_tokens)
         if publication.ending is None:
             return
-        if publication.ending.error is not None:
+        if isinstance(publication.ending.reason, Moved):
+            self._move(publication, publication.ending.reason)
+        elif publication.ending.error is not None:
             self._fail(publication, reply, publication.ending)
         else:
             assert reply is not None, f"{arrival.id} ended well without having been staged"
@@ -257,12 +266,18 @@ class Egress:
         final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
         self._put(publication, final, reply.last_acknowledgement)
 
+    def _move(self, publication: Publication, moved: Moved) -> None:
+        """It waits in another class from now on, and is answered from there."""
+        arrival = publication.arrival
+        self._replies.pop(arrival.id, None)
+        self._put(publication, moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to)), None)
+
     def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
         return stage_times(arrival, ending.timeline, self._clock)
 
     def _put(self, publication: Publication, reply: OutboundRecord, told: asyncio.Future[Any] | None) -> None:
         arrival = publication.arrival
-        last = self._attempts.ending(arrival.record, arrival.epoch)
+        last = self._attempts.ending(arrival)
         after = _all_of(told, last.written)
         self._writers[arrival.origin_class].put(
             Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, last.beside)

@@ -6,7 +6,8 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -18,18 +19,32 @@ from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
+from scheduling.policies import change_quotas, switch_policy
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import TERMINAL_STATES, RequestState
 from scheduling.tree import TreeConfig, TreeError
+from topics.control_orders import Cancel
 from topics.errors import RequestError
+from workers.cancelling import Cancelling
 from workers.detokenizer import Detokenizer
-from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
+from workers.engine_messages import (
+    Cancelled,
+    Drain,
+    EngineMessage,
+    NewPolicy,
+    NewQuotas,
+    NewTree,
+    PausedClasses,
+    QuotaShare,
+    Reconfiguration,
+    Revoked,
+)
 from workers.engine_observer import AdmittedRequest, EngineObserver
 from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.request import Arrival, Ending, EngineRequest, FinishReason, Moved, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
 from workers.sequence_groups import SequenceGroup, SequenceGroups
@@ -45,6 +60,10 @@ log = logging.getLogger(__name__)
 
 
 _MEMORY_RETRY_S = 10.0
+_CANCEL_BACKLOG = 1_000
+"""Publications that egress has not come to: beyond it no backlog is cancelled, or others' words would wait behind."""
+_CANCEL_PAUSE_S = 0.005
+"""Between two slices of a backlog that is cancelled, where nothing runs."""
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
 
@@ -88,12 +107,13 @@ class Engine:
         swapper: BlockSwapper | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
+        max_run_s: float | None,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
         observer: EngineObserver | None = None,
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
-        `TokenIntake`."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `max_run_s`: how
+        long a request may take from its admission on. `hasher`: see `TokenIntake`."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
@@ -110,12 +130,17 @@ class Engine:
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
+        self._max_run_s = max_run_s
+        self._begun: deque[tuple[int, Arrival]] = deque()
+        """Where run time is limited: rows in the order of their first admission. Some have ended since."""
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._observer = observer
         self._requests = RequestTable()
         self._groups = SequenceGroups()
+        self._cancelling = Cancelling(self._requests.arrivals)
         self._draining = False
+        self._quota_share = 1.0
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
         self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
@@ -132,6 +157,9 @@ class Engine:
             self._handle(message, now)
         self._drop_revoked(now)
         self._fill_groups(now)
+        if self._outbox.backlog < _CANCEL_BACKLOG and not self._outbox.full:
+            self._cancel(self._cancelling.take(), now)
+        self._end_overdue(now)
         for row in self._scheduler.expire(now):
             if not self._requests.knows(row):
                 continue  # another sequence of its request has expired too
@@ -158,11 +186,19 @@ class Engine:
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            self._stage(StageJob(row, self._requests.arrival(row), self._groups.sequence(row)))
+            order = self._cancelling.stops(row) if self._cancelling.busy else None
+            if order is not None and order.move_to is None:
+                self._cancel({row: order}, now)
+            else:
+                self._stage(StageJob(row, self._requests.arrival(row), self._groups.sequence(row)))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
-        return self._scheduler.next_event(self._clock())
+        now = self._clock()
+        event = self._scheduler.next_event(now)
+        if not self._cancelling.busy:
+            return event
+        return now + _CANCEL_PAUSE_S if event is None else min(event, now + _CANCEL_PAUSE_S)
 
     @property
     def drained(self) -> bool:
@@ -196,7 +232,12 @@ class Engine:
                 self._add(message, now)
             case Staged(job, _):
                 # The row may have been dropped, and even given to another request, while its tokens were made.
-                if self._requests.holds(job.row, job.arrival):
+                if not self._requests.holds(job.row, job.arrival):
+                    return
+                order = self._cancelling.stops(job.row) if self._cancelling.busy else None
+                if order is not None and order.move_to is None:
+                    self._cancel({job.row: order}, now)
+                else:
                     self._staged(message, now)
             case Refused(job, error):
                 if self._requests.holds(job.row, job.arrival):
@@ -205,12 +246,31 @@ class Engine:
             case Revoked():
                 self._requests.revoke(message)
                 self._groups.revoke(message)
+            case Cancelled(orders):
+                self._cancel(self._cancelling.order(orders, self._requests.begun), now)
             case Drain():
                 self._draining = True
+            case _:
+                self._reconfigure(message, now)
+
+    def _reconfigure(self, change: Reconfiguration, now: float) -> None:
+        match change:
             case QuotaShare(share):
+                self._quota_share = share
                 self._qdisc.divide_quotas(share, now)
             case NewTree(tree):
                 self._reload(tree, now)
+            case NewPolicy(policy, tree, strict, quotas, paused):
+                switch_policy(self._qdisc, policy, self._index, tree, now, quotas, paused)
+                self._qdisc.divide_quotas(self._quota_share, now)
+                self._intake.set_quotas(quotas)
+                self._scheduler.set_strict(strict)
+            case NewQuotas(quotas, paused):
+                change_quotas(self._qdisc, self._index, now, quotas, paused)
+                self._qdisc.divide_quotas(self._quota_share, now)
+                self._intake.set_quotas(quotas)
+            case PausedClasses(classes):
+                self._scheduler.set_paused(classes)
 
     def _reload(self, tree: TreeConfig, now: float) -> None:
         try:
@@ -225,6 +285,37 @@ class Engine:
         for row in self._requests.next_revoked(_DROPS_A_TURN):
             self._scheduler.cancel(row, now)
             self._forget(row)
+
+    def _cancel(self, orders: Mapping[int, Cancel], now: float) -> None:
+        """End rows, wherever they are, and answer each; or let go of those that wait and are to wait elsewhere."""
+        for row, order in orders.items():
+            if not self._requests.knows(row):
+                continue  # it went with another sequence of its request
+            if order.move_to is None:
+                self._scheduler.cancel(row, now)
+                self._end(row, RequestError.cancelled(order.reason), now)
+            else:
+                self._move(row, PriorityClass.from_label(order.move_to), now)
+
+    def _move(self, row: int, to: PriorityClass, now: float) -> None:
+        waiting = (RequestState.WAITING, RequestState.STAGED)
+        waits = all(self._index.state_of(each) in waiting for each in (row, *self._groups.siblings(row)))
+        if waits and self._requests.arrival(row).origin_class is not to:
+            self._scheduler.cancel(row, now)
+            self._end(row, Moved(to), now)
+
+    def _end_overdue(self, now: float) -> None:
+        """Those that have run for as long as they may."""
+        while self._max_run_s is not None and self._begun:
+            row, arrival = self._begun[0]
+            if self._requests.holds(row, arrival):
+                admitted_s = self._requests[row].timeline.admitted_s
+                assert admitted_s is not None, f"{arrival.id} is among the admitted"
+                if now < admitted_s + self._max_run_s:
+                    return
+                self._scheduler.fail(row, now)
+                self._end(row, RequestError.ran_too_long(self._max_run_s), now)
+            self._begun.popleft()
 
     def _add(self, arrival: Arrival, now: float) -> None:
         while self._requests.dropping and len(self._index) >= self._index.capacity:
@@ -259,6 +350,7 @@ class Engine:
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
         )
         self._requests.add(row, arrival)
+        self._cancelling.entered(row, arrival)
         self._scheduler.enqueue(row, now)
         return row
 
@@ -328,10 +420,7 @@ class Engine:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        for row in plan.admitted:
-            timeline = self._requests[row].timeline
-            # A request that was preempted and comes back was admitted before.
-            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
+        self._note_admitted(plan.admitted, now)
         for eviction in plan.evictions:
             self._suspended(eviction, plan, now)
         for chunk in plan.chunks:
@@ -375,6 +464,15 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+
+    def _note_admitted(self, rows: Sequence[int], now: float) -> None:
+        for row in rows:
+            timeline = self._requests[row].timeline
+            # A request that was preempted and comes back was admitted before.
+            if timeline.admitted_s is None:
+                timeline.admitted_s = now
+                if self._max_run_s is not None:
+                    self._begun.append((row, self._requests.arrival(row)))
 
     def _fail(self, rows: Collection[int], error: RequestError, now: float) -> None:
         """These rows can't go on."""
@@ -439,24 +537,24 @@ class Engine:
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
-    def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
+    def _end(self, row: int, reason: FinishReason | RequestError | Moved, now: float) -> None:
         """Hand the ending to egress and forget the row. The scheduler has let go of it already.
 
-        An error is its whole request's: the other sequences end without a word.
+        An error, or a move to another class, is its whole request's: the other sequences end without a word.
         """
         arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
         timeline.ended_s = now
         prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
         output = 0 if request is None else request.output_tokens
-        if isinstance(reason, RequestError):
-            self._failed += 1
-            self._end_siblings(row, now)
-        else:
+        if isinstance(reason, FinishReason):
             group = self._groups.of(row)
             self._ended += group is None or (len(group.rows) == 1 and not group.short)
             told = 0 if request is None else request.told_tokens
             self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
+        else:
+            self._failed += isinstance(reason, RequestError)
+            self._end_siblings(row, now)
         prepared = None if request is None else request.prepared
         # Nothing was found for one that was never admitted: what the index says then is only hoped for.
         cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
@@ -475,6 +573,7 @@ class Engine:
             self._forget(other)
 
     def _forget(self, row: int) -> None:
+        self._cancelling.left(row, self._requests.arrival(row))
         self._groups.leave(row)
         self._requests.forget(row)
         self._index.release(row)

@@ -53,6 +53,11 @@ class Outbox:
         return self._undelivered_bytes >= self._max_pending_bytes
 
     @property
+    def backlog(self) -> int:
+        """Publications that the reader has not taken."""
+        return len(self._pending)
+
+    @property
     def undelivered_bytes(self) -> int:
         """Of terminal replies, roughly."""
         return self._undelivered_bytes

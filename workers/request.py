@@ -16,7 +16,7 @@ from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
 
-__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Suspension", "Timeline"]
+__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Moved", "Suspension", "Timeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +176,18 @@ class FinishReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a sequence ended: with a finish reason, or with an error, which is its whole request's."""
+class Moved:
+    """It has not ended: it waits in another class from now on, as a record that is sent in the place of an answer."""
 
-    reason: FinishReason | RequestError
+    to: PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a sequence left the engine: with a finish reason; or as its whole request does, with an error or into another
+    class."""
+
+    reason: FinishReason | RequestError | Moved
     timeline: Timeline
     prompt_tokens: int
     output_tokens: int

@@ -27,7 +27,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Ending, Timeline
+from workers.request import Arrival, Ending, FinishReason, Timeline
 from workers.wall_clock import WallClock
 
 __all__ = ["NAMES", "ReplySent", "RequestTracer"]
@@ -182,7 +182,7 @@ class RequestTracer:
         for name, value in _suspensions(timeline).items():
             chat.set_attribute(name, value)
         if ending.error is None:
-            assert not isinstance(ending.reason, Exception)
+            assert isinstance(ending.reason, FinishReason)
             chat.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))
         if timeline.first_token_s is not None:
             chat.set_attribute(NAMES["gen_first_chunk"], timeline.first_token_s - arrival.arrived_s)

@@ -113,14 +113,16 @@ class Rig:
         priority: PriorityClass = PriorityClass.P1,
         tenant: str = "t",
         partition: int = 0,
+        job_id: str | None = None,
+        timestamp_ms: int = 0,
         hard_deadline_s: float | None = None,
         choices: int = 1,
     ) -> Arrival:
         place = RecordId(f"inference.{priority.label}", partition, len(self.prompts))
         arrival = Arrival(
-            record=InboundRecord(place, 0, None, b"{}", ()),
+            record=InboundRecord(place, timestamp_ms, None, b"{}", ()),
             epoch=1,
-            headers=RequestHeaders(request_id=request_id),
+            headers=RequestHeaders(request_id=request_id, job_id=job_id),
             origin_class=priority,
             service_class=priority,
             tenant=tenant,
