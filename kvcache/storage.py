@@ -86,6 +86,8 @@ class CopyTiming:
     direction: Direction
     blocks: int
     seconds: float
+    row: int | None
+    """Of the copy."""
 
 
 class SwapSpace:
@@ -118,7 +120,7 @@ class SwapSpace:
         else:
             self.places = _zeros(shape, self._blocks.dtype, self._blocks.device)
         """[num_places, 8-byte words of a block]"""
-        self._running: deque[tuple[Direction, int, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._running: deque[tuple[BlockCopy, torch.cuda.Event, torch.cuda.Event]] = deque()
         self._timings: list[CopyTiming] = []
 
     @property
@@ -131,7 +133,8 @@ class SwapSpace:
             for copy in copies:
                 started_s = self._clock()
                 self._copy(copy)
-                self._timings.append(CopyTiming(copy.direction, len(copy.blocks), self._clock() - started_s))
+                seconds = self._clock() - started_s
+                self._timings.append(CopyTiming(copy.direction, len(copy.blocks), seconds, copy.row))
             return
         compute = torch.cuda.current_stream(self._blocks.device)
         self._stream.wait_stream(compute)
@@ -141,14 +144,15 @@ class SwapSpace:
                 begun.record(self._stream)
                 self._copy(copy)
                 done.record(self._stream)
-                self._running.append((copy.direction, len(copy.blocks), begun, done))
+                self._running.append((copy, begun, done))
         compute.wait_stream(self._stream)
 
     def take_timings(self) -> list[CopyTiming]:
         """What copies took that are done, since the last call."""
-        while self._running and self._running[0][3].query():  # type: ignore[no-untyped-call]
-            direction, blocks, begun, done = self._running.popleft()
-            self._timings.append(CopyTiming(direction, blocks, begun.elapsed_time(done) / 1000))
+        while self._running and self._running[0][2].query():  # type: ignore[no-untyped-call]
+            copy, begun, done = self._running.popleft()
+            seconds = begun.elapsed_time(done) / 1000
+            self._timings.append(CopyTiming(copy.direction, len(copy.blocks), seconds, copy.row))
         taken, self._timings = self._timings, []
         return taken
 

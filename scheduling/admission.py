@@ -105,6 +105,13 @@ class Admission:
                 self._admit_newcomers(strict, budget, now, admitted)
         return tuple(admitted)
 
+    def strict_without_tokens(self, now: float) -> bool:
+        """Whether a strict request would have its turn now, were its tokens made."""
+        if not self._strict_classes:
+            return False
+        row = self._qdisc.peek_strict(now, self._room(strict=True))
+        return row is not None and not self._window.is_staged(row)
+
     # --- in which order -------------------------------------------------------------------------------------------
 
     def _admit_fronts(

@@ -21,6 +21,7 @@ from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
+from scheduling.suspension import SuspensionStatistics
 from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
@@ -31,6 +32,7 @@ from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMa
 from workers.runner import ModelRunner, SequenceInput
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
+from workers.suspension_times import PreemptionTimes, PreemptionTimesStatistics, Suspension
 from workers.swap_space import BlockSwapper
 
 __all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
@@ -55,6 +57,8 @@ def _assignment(arrival: Arrival) -> Revoked:
 
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
+_STAGING_WAIT = 0.1
+"""Of the last step: what a turn waits at most for an urgent request's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class EngineStatistics:
     ended: int
     failed: int
     preemptions: int
+    suspensions: SuspensionStatistics
+    preemption_times: PreemptionTimesStatistics
 
 
 class Engine:
@@ -149,9 +155,11 @@ class Engine:
         self._dropping: deque[tuple[int, Arrival]] = deque()
         """Rows of revoked partitions, still to be dropped."""
         self._draining = False
+        self._preemption_times = PreemptionTimes()
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
         self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
+        self._last_step_s = 0.0
         self._step_cpu_seconds = 0.0
         """Of this thread inside the runner, in the current turn."""
 
@@ -168,6 +176,8 @@ class Engine:
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
         may_dispatch = not self._draining and not self._outbox.full
+        if may_dispatch and self._scheduler.awaits_tokens(now):
+            now = self._await_tokens(now)
         plan = self._scheduler.schedule(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
@@ -181,6 +191,22 @@ class Engine:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
         return plan is not None or bool(self._dropping)
+
+    def _await_tokens(self, now: float) -> float:
+        """An urgent request came during the last step, and its tokens take a moment; a step without it takes longer.
+
+        Waits at most for a part of a step, whoever is slow. Returns the new time.
+        """
+        until_s = now + _STAGING_WAIT * self._last_step_s
+        self._hand_out(now)
+        while self._scheduler.awaits_tokens(now) and self._inbox.wait(until_s - now):
+            now = self._clock()
+            for message in self._inbox.take_all():
+                self._handle(message, now)
+            if now >= until_s:
+                break
+            self._hand_out(now)
+        return now
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
@@ -212,6 +238,8 @@ class Engine:
             ended=self._ended,
             failed=self._failed,
             preemptions=scheduler.preemptions,
+            suspensions=scheduler.suspensions,
+            preemption_times=self._preemption_times.statistics(),
         )
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -324,16 +352,11 @@ class Engine:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        for row in plan.admitted:
-            timeline = self._requests[row].timeline
-            # A request that was preempted and comes back was admitted before.
-            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
-        for eviction in plan.evictions:
-            self._requests[eviction.row].timeline.suspend(eviction, now)
-        for chunk in plan.chunks:
-            self._requests[chunk.row].timeline.resume(chunk, now)
+        self._note_admissions(plan, now)
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
+        for eviction in plan.evictions:
+            self._requests[eviction.row].timeline.suspensions[-1].usable_s = started - now
         try:
             sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
@@ -349,7 +372,7 @@ class Engine:
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
         for chunk, token in zip(plan.chunks, sampled, strict=True):
-            self._requests[chunk.row].timeline.steps += 1
+            self._note_computed(chunk, done)
             if token is None:
                 continue
             reason = self._accept(self._requests[chunk.row], token, done)
@@ -363,6 +386,7 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+        self._last_step_s = done - started
 
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
@@ -371,6 +395,35 @@ class Engine:
         self._swapper.copy(plan.swaps)
         for timing in self._swapper.take_timings():
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
+            # Whose copy it was may have ended before a device said what it took.
+            request = None if timing.row is None else self._requests.get(timing.row)
+            if request is not None and request.timeline.suspensions:
+                request.timeline.suspensions[-1].copied_s += timing.seconds
+
+    def _note_admissions(self, plan: StepPlan, now: float) -> None:
+        for row in plan.admitted:
+            timeline = self._requests[row].timeline
+            # A request that was preempted and comes back was admitted before.
+            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
+            if (suspension := timeline.suspension) is not None:
+                suspension.readmitted_s = now
+        for eviction in plan.evictions:
+            timeline = self._requests[eviction.row].timeline
+            if (suspension := timeline.suspension) is not None:
+                suspension.resumed_s = now
+                self._preemption_times.over(suspension)
+            timeline.suspensions.append(Suspension.of(eviction, now))
+
+    def _note_computed(self, chunk: Chunk, now: float) -> None:
+        timeline = self._requests[chunk.row].timeline
+        timeline.steps += 1
+        if (suspension := timeline.suspension) is None:
+            return
+        if (again := suspension.comes_back(chunk)) is not None:
+            suspension.recomputed_s = self._scheduler.prefill_s(again)
+        if chunk.start + chunk.tokens >= suspension.computed_tokens:
+            suspension.resumed_s = now
+            self._preemption_times.over(suspension)
 
     def _input(self, chunk: Chunk) -> SequenceInput:
         request = self._requests[chunk.row]

@@ -7,7 +7,6 @@ Knows values and their owners. Does not decide anything. `Arrival` is made by in
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduling.plan import Chunk, Eviction
 from scheduling.priority import PriorityClass
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
@@ -15,8 +14,9 @@ from topics.record import InboundRecord, RecordId
 from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
+from workers.suspension_times import Suspension
 
-__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Suspension", "Timeline"]
+__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Timeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +50,6 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Suspension:
-    """One preemption of a request, from the eviction to its first tokens after it."""
-
-    started_s: float
-    swapped: bool
-    computed_tokens: int
-    """When it was evicted."""
-    swap_s: float | None
-    """What swapping was estimated to take, out and in; None where it was no choice."""
-    recompute_s: float
-    """What computing again was estimated to take."""
-    resumed_s: float | None = None
-    recomputed_tokens: int = 0
-    """What was not there any more when it came back."""
-
-
-@dataclass(slots=True)
 class Timeline:
     """When things happened to one request, in seconds of the worker's monotonic clock. None: not yet."""
 
@@ -86,23 +69,12 @@ class Timeline:
     @property
     def suspended_s(self) -> float:
         """In all, as far as it came back."""
-        return sum(
-            suspension.resumed_s - suspension.started_s
-            for suspension in self.suspensions
-            if suspension.resumed_s is not None
-        )
+        return sum(suspension.suspended_s or 0.0 for suspension in self.suspensions)
 
-    def suspend(self, eviction: Eviction, now: float) -> None:
-        self.suspensions.append(
-            Suspension(now, eviction.swapped, eviction.computed_tokens, eviction.swap_s, eviction.recompute_s)
-        )
-
-    def resume(self, chunk: Chunk, now: float) -> None:
-        """A step computes a part of it."""
-        if self.suspensions and self.suspensions[-1].resumed_s is None:
-            last = self.suspensions[-1]
-            last.resumed_s = now
-            last.recomputed_tokens = max(0, last.computed_tokens - chunk.start)
+    @property
+    def suspension(self) -> Suspension | None:
+        """The one that is not over."""
+        return self.suspensions[-1] if self.suspensions and self.suspensions[-1].resumed_s is None else None
 
 
 @dataclass(slots=True)
