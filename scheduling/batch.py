@@ -16,11 +16,11 @@ Work a turn is over what runs, and over the few fronts of the classes; never ove
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvcache.manager import KVCacheManager
 from kvcache.swap_plan import Direction
 from scheduling.admission import Admission
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.capacity import CapacityMeter
 from scheduling.claims import Claims
 from scheduling.cost import CostModel
@@ -38,46 +38,13 @@ from scheduling.qdisc import Qdisc
 from scheduling.running import RunningSequence, RunningSet
 from scheduling.staging_window import StagingWindow
 from scheduling.state import RequestState
+from scheduling.step_cap import StepCap
 from scheduling.step_order import StepBudget, StepLoad, order_step
-from scheduling.step_time import StepTimeStatistics, StepTimeTracker
-from scheduling.suspension import Suspensions, SuspensionStatistics
+from scheduling.step_time import StepTimeTracker
+from scheduling.suspension import Suspensions
 from scheduling.swap_rule import SwapRule
 
-__all__ = ["BatchScheduler", "BatchStatistics"]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStatistics:
-    queued: int
-    """In the discipline, staged or not."""
-    claimed: int
-    """Picked, not admitted."""
-    staging: int
-    """With the staging thread."""
-    staged: int
-    """Tokenised, not admitted."""
-    running: int
-    """Hold a slot and blocks."""
-    preempted: int
-    """Admitted before, waiting for blocks to go on."""
-    steps: int
-    prefill_tokens: int
-    """Computed, recomputation included."""
-    decode_tokens: int
-    """Computed by decodes."""
-    admitted: int
-    readmitted: int
-    backfills: int
-    """Admissions past a more urgent class's front."""
-    preemptions: int
-    lost_tokens: int
-    """Computed and given up by preemption."""
-    recomputed_tokens: int
-    """Computed once more for it: the others were found in the prefix cache or swapped in, or not needed any more."""
-    suspensions: SuspensionStatistics
-    expired: int
-    impossible: int
-    step_time: StepTimeStatistics
+__all__ = ["BatchScheduler"]
 
 
 class BatchScheduler:
@@ -113,6 +80,7 @@ class BatchScheduler:
         self._kv = kv
         self._limits = limits
         self._step_time = step_time
+        self._step_cap = StepCap(limits.step_max_s, rules.slos, index, step_time)
         self._cost = cost
         self._lengths = lengths
         self._capacity = capacity
@@ -230,9 +198,10 @@ class BatchScheduler:
         self._may_dispatch = may_dispatch
         self._kv.tick(now)
         evicted = self._growth.grow(now)
-        budget = StepBudget(self._running, self._limits, self._step_time)
+        cap_s = self._step_cap.seconds(self._running, now)
+        budget = StepBudget(self._running, self._limits, self._step_time, cap_s)
         admitted = self._admission.admit(budget, now, may_dispatch=may_dispatch, strict_only=evicted)
-        chunks, load = order_step(self._running, self._limits, self._step_time)
+        chunks, load = order_step(self._running, self._limits, self._step_time, cap_s)
         evictions, swaps = self._suspensions.take()
         if not chunks:
             assert not evictions, f"{evictions} for nobody"
@@ -262,6 +231,7 @@ class BatchScheduler:
                 continue
             assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
             sequence.output_tokens += 1
+            sequence.first_token_s = now if sequence.first_token_s is None else sequence.first_token_s
             token_cost = cost.next_output(sequence.output_tokens)
             units += token_cost
             self._qdisc.charge(chunk.row, token_cost, now)
@@ -364,6 +334,7 @@ class BatchScheduler:
             lost_tokens=suspensions.lost_tokens,
             recomputed_tokens=self._recomputed_tokens,
             suspensions=suspensions,
+            shortened_steps=self._step_cap.shrunk,
             expired=self._endings.expired,
             impossible=self._endings.impossible_ever,
             step_time=self._step_time.statistics(),

@@ -31,6 +31,8 @@ class RunningSequence:
     """Tokens whose KV is in the blocks."""
     output_tokens: int = 0
     """Tokens sampled so far."""
+    first_token_s: float | None = None
+    """When it was sampled."""
     decoding: bool = False
     """The prompt (or the recomputation) is computed, each step gives a token: state DECODE."""
     preemptions: int = 0
