@@ -20,11 +20,14 @@ __all__ = [
     "ChatCompletion",
     "ChatCompletionChunk",
     "ChatCompletionRequest",
+    "ChatLogprobs",
     "ChatMessage",
+    "ChatTokenLogprob",
     "Completion",
     "CompletionChoice",
     "CompletionChunk",
     "CompletionChunkChoice",
+    "CompletionLogprobs",
     "CompletionRequest",
     "ErrorBody",
     "ErrorDetail",
@@ -34,6 +37,7 @@ __all__ = [
     "ReplyMessage",
     "StreamOptions",
     "TextPart",
+    "TokenLogprob",
     "Usage",
 ]
 
@@ -53,6 +57,8 @@ MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_NAME_CHARACTERS = 256
+MAX_TOP_LOGPROBS = 20
+MAX_COMPLETION_LOGPROBS = 5
 CLASSES = ("p0", "p1", "p2", "p3")
 
 T = TypeVar("T")
@@ -211,15 +217,33 @@ class GenerationRequest(WireModel):
         """The longest answer asked for, None where the request leaves it open."""
         return self.max_tokens
 
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many of the most likely tokens beside the drawn one; None: no log probabilities at all."""
+        return None
+
 
 class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[Items[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     """OpenAI's newer name of `max_tokens`; both together are refused."""
+    logprobs: bool | None = None
+    """The log probability of each token of the answer."""
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    """So many of the most likely tokens at each place too. Needs `logprobs`."""
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def requested_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+def _no_count(value: object) -> object:
+    """`false` is what the chat's field of this name means by nothing."""
+    return None if value is False else value
 
 
 def _prompt_kind(prompt: object) -> str | None:
@@ -244,6 +268,15 @@ class CompletionRequest(GenerationRequest):
             custom_error_message="must be one string or one list of token ids: send several prompts one by one",
         ),
     ]
+    logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None,
+        BeforeValidator(_no_count, json_schema_input_type=int | Literal[False] | None),
+    ] = None
+    """The log probability of each token of the answer, and of so many of the most likely ones."""
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 # --- replies ---
@@ -260,6 +293,34 @@ class Usage(WireModel):
     prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
 
 
+class TokenLogprob(WireModel):
+    token: str
+    logprob: float
+    bytes: Items[int] | None
+    """Of the token in UTF-8; it may be a part of a character."""
+
+
+class ChatTokenLogprob(TokenLogprob):
+    top_logprobs: Items[TokenLogprob]
+    """The most likely tokens, most likely first."""
+
+
+class ChatLogprobs(WireModel):
+    content: Items[ChatTokenLogprob]
+    """The tokens of the content in order, end tokens left out."""
+    refusal: None = None
+
+
+class CompletionLogprobs(WireModel):
+    """Four lists of the same length: an entry a token."""
+
+    tokens: Items[str]
+    token_logprobs: Items[float]
+    top_logprobs: Items[dict[str, float]]
+    text_offset: Items[int]
+    """Where the token's text begins, in characters of the whole answer."""
+
+
 class ReplyMessage(WireModel):
     role: Literal["assistant"]
     content: str
@@ -270,7 +331,7 @@ class ChatChoice(WireModel):
     index: int
     message: ReplyMessage
     finish_reason: FinishReason
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(WireModel):
@@ -295,7 +356,7 @@ class ChatChunkChoice(WireModel):
     index: int
     delta: ChatChunkDelta
     finish_reason: FinishReason | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletionChunk(WireModel):
@@ -313,7 +374,7 @@ class CompletionChoice(WireModel):
     index: int
     text: str
     finish_reason: FinishReason
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
 
 
 class Completion(WireModel):
@@ -331,7 +392,7 @@ class CompletionChunkChoice(WireModel):
     index: int
     text: str
     finish_reason: FinishReason | None = None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
 
 
 class CompletionChunk(WireModel):

@@ -27,8 +27,7 @@ _LATER = "leave it out"
 _UNSUPPORTED: _Unsupported = {
     "n": ((None, 1), "set it to 1 and send the request once for each answer"),
     "best_of": ((None, 1), "set it to 1"),
-    "logprobs": ((None, False), "set it to false"),
-    "top_logprobs": (_NOTHING, _LATER),
+    "top_logprobs": (_NOTHING, "logprobs takes the number"),
     "use_beam_search": ((None, False), "set it to false"),
     "length_penalty": ((None, 1), "set it to 1"),
     "echo": ((None, False), "set it to false"),
@@ -186,6 +185,10 @@ def _check_combinations(request: GenerationRequest) -> None:
         )
     if not isinstance(request, ChatCompletionRequest):
         return
+    if request.top_logprobs and not request.logprobs:
+        raise RequestError.invalid_request(
+            "top_logprobs", "top_logprobs is only allowed when logprobs is true: set logprobs, or leave it out."
+        )
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise RequestError.invalid_request(
             "max_tokens", "max_tokens and max_completion_tokens mean the same: send one of them."

@@ -28,7 +28,8 @@ from scheduling.swap_rule import SwapRule
 from scheduling.tree import TreeConfig
 from workers.config import EngineConfig
 from workers.detokenizer import Detokenizer
-from workers.engine import Engine, EngineMessage
+from workers.engine import Engine
+from workers.engine_messages import EngineMessage
 from workers.kv_config import KVConfig, PreemptionConfig, class_shares
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox

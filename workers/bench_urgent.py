@@ -26,7 +26,7 @@ from topics.reply_merge import Answer
 from workers.commands.connection import connection
 from workers.commands.local_worker import local_worker
 from workers.config import WorkerConfig
-from workers.engine import EngineStatistics
+from workers.engine_statistics import EngineStatistics
 from workers.loaded_model import LoadedModel
 from workers.prompt import ChatTokenizer
 from workers.recorded_steps import RecordedStep, RecordingRunner

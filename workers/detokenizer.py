@@ -19,6 +19,7 @@ Two algorithms:
 """
 
 import codecs
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -27,6 +28,8 @@ from tokenizers import Tokenizer, decoders
 __all__ = ["ByteLevelDetokenizer", "Detokenizer", "DetokenizerFactory", "WindowDetokenizer"]
 
 _REPLACEMENT = "\ufffd"
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+"""SentencePiece's byte fallback. Its U+2581 is a space."""
 _LONGEST_CHARACTER_TOKENS = 8
 """A character has at most 4 bytes, so at most 4 tokens; past twice that, a trailing U+FFFD is meant."""
 
@@ -57,6 +60,15 @@ class DetokenizerFactory:
         )
         byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
         self._table = _byte_table(tokenizer, self._special) if byte_level else None
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for, taken alone; a special token for its name, none for what the tokenizer lacks."""
+        if self._table is not None and token_id not in self._special:
+            return self._table[token_id] if token_id < len(self._table) else b""
+        token = self._tokenizer.id_to_token(token_id) or ""
+        if _BYTE_TOKEN.fullmatch(token):
+            return bytes.fromhex(token[3:5])
+        return token.replace("\u2581", " ").encode()
 
     def __call__(self) -> Detokenizer:
         if self._table is not None:

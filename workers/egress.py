@@ -18,6 +18,7 @@ from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from workers.answer_logprobs import AnswerLogprobs
 from workers.config import EgressConfig
 from workers.detokenizer import Detokenizer
 from workers.ingress import Refusal
@@ -42,14 +43,17 @@ class Egress:
         writers: Mapping[PriorityClass, TerminalWriter],
         groups: Mapping[PriorityClass, str],
         new_detokenizer: Callable[[], Detokenizer],
+        token_bytes: Callable[[int], bytes],
     ) -> None:
-        """`groups`: the consumer group of each class, for the dead letters' headers."""
+        """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
+        stands for."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
         self._writers = writers
         self._groups = groups
         self._new_detokenizer = new_detokenizer
+        self._token_bytes = token_bytes
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -135,19 +139,23 @@ class Egress:
             stream = self._streams.get(arrival.id)
             if stream is None:
                 stream = self._streams[arrival.id] = self._new_stream(arrival, prepared)
-            stream.take(publication.token_ids, publication.text)
+            stream.take(publication.token_ids, publication.text, publication.logprobs)
         if publication.ending is not None:
             await self._end(publication, stream, publication.ending)
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop else self._new_detokenizer()
         context = self._context(arrival.headers.reply_address, arrival)
-        return ReplyStream(arrival, prepared, detokenizer, context, ReplyBody(arrival.headers.request_id, prepared))
+        body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
+        logprobs = None
+        if prepared.sampling.logprobs is not None:
+            logprobs = AnswerLogprobs(self._new_detokenizer(), prepared.eos_token_ids)
+        return ReplyStream(arrival, prepared, detokenizer, context, body, logprobs)
 
     def _send_delta(self, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
         first = not stream.started
         part = stream.next_delta(time.monotonic())
-        value = stream.body.chunk(part.text, first=first, finish_reason=finish_reason)
+        value = stream.body.chunk(part.text, first=first, finish_reason=finish_reason, logprobs=part.logprobs)
         record = stream.context.delta(value, seq=part.seq, token_ids=part.token_ids)
         stream.last_acknowledgement = self._deltas.send(record)
 
@@ -174,6 +182,7 @@ class Egress:
                         ending.reason,
                         prompt_tokens=ending.prompt_tokens,
                         output_tokens=ending.output_tokens,
+                        logprobs=stream.logprobs,
                     )
                 )
             after = stream.last_acknowledgement
@@ -182,15 +191,20 @@ class Egress:
         )
 
     async def _send_last_deltas(self, stream: ReplyStream, ending: Ending, reason: FinishReason) -> None:
-        while not self._deltas.has_room:
-            await self._deltas.wait_for_room()
+        while stream.more_than_a_delta:
+            await self._room()
+            self._send_delta(stream, finish_reason=None)
+        await self._room()
         self._send_delta(stream, reason)
         if stream.prepared.include_usage:
             part = stream.next_delta(time.monotonic())
             value = stream.body.usage_chunk(prompt_tokens=ending.prompt_tokens, output_tokens=ending.output_tokens)
-            while not self._deltas.has_room:
-                await self._deltas.wait_for_room()
+            await self._room()
             stream.last_acknowledgement = self._deltas.send(stream.context.delta(value, seq=part.seq, token_ids=()))
+
+    async def _room(self) -> None:
+        while not self._deltas.has_room:
+            await self._deltas.wait_for_room()
 
     def _context(self, address: ReplyAddress, arrival: Arrival | None = None) -> ReplyContext:
         headers = None if arrival is None else arrival.headers

@@ -6,9 +6,7 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
 from kvcache.block_hash import BlockHasher
@@ -21,86 +19,33 @@ from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
-from scheduling.suspension import SuspensionStatistics
 from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
+from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
+from workers.engine_statistics import EngineStatistics
 from workers.errors import NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.preemption_times import PreemptionTimes
+from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching
+from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
-from workers.suspension_times import PreemptionTimes, PreemptionTimesStatistics, Suspension
 from workers.swap_space import BlockSwapper
+from workers.timeline import Timeline
+from workers.token_intake import TokenIntake
 
-__all__ = ["Drain", "Engine", "EngineMessage", "EngineStatistics", "NewTree", "QuotaShare", "Revoked"]
+__all__ = ["Engine"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """The partition belongs to another worker now: drop its requests without an answer."""
-
-    topic: str
-    partition: int
-    epoch: int
-    """The assignment that ended. What comes of a later one stays."""
-
-
-def _assignment(arrival: Arrival) -> Revoked:
-    """What will be said when the arrival's partition is taken away."""
-    return Revoked(arrival.id.topic, arrival.id.partition, arrival.epoch)
 
 
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
 _STAGING_WAIT = 0.1
 """Of the last step: what a turn waits at most for an urgent request's tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Start nothing new; what runs goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaShare:
-    """This worker serves such a part of each quota from now on: above 0, at most 1."""
-
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class NewTree:
-    """Go on under this class tree, with all that is queued, in flight and owed."""
-
-    tree: TreeConfig
-
-
-EngineMessage = Arrival | Staged | Refused | Revoked | Drain | QuotaShare | NewTree
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
-    steps: int
-    prefill_tokens: int
-    decode_tokens: int
-    step_seconds: float
-    """Inside the runner."""
-    python_seconds: float
-    """Around the runner in turns that ran a step: messages, scheduling, settling. Wall time."""
-    python_cpu_seconds: float
-    """The part of it in which this thread had a processor. The rest is waiting: mostly for the interpreter's lock."""
-    waiting: int
-    running: int
-    ended: int
-    failed: int
-    preemptions: int
-    suspensions: SuspensionStatistics
-    preemption_times: PreemptionTimesStatistics
 
 
 class Engine:
@@ -127,8 +72,8 @@ class Engine:
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: names
-        blocks as they fill with sampled tokens, as staging did those of prompts; None without a prefix cache."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
+        `TokenIntake`."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
@@ -140,22 +85,15 @@ class Engine:
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
-        self._hasher = hasher
+        self._tokens = TokenIntake(outbox, hasher)
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._arrivals: dict[int, Arrival] = {}
-        """Every row that the worker knows, until it has ended."""
-        self._requests: dict[int, EngineRequest] = {}
-        """Rows that are staged or run."""
-        self._by_assignment: dict[Revoked, dict[int, Arrival]] = {}
-        """Rows by the assignment of their partition, to be dropped when that is revoked. No empty ones."""
-        self._dropping: deque[tuple[int, Arrival]] = deque()
-        """Rows of revoked partitions, still to be dropped."""
+        self._requests = RequestTable()
         self._draining = False
-        self._preemption_times = PreemptionTimes()
+        self._preemption_times = PreemptionTimes(scheduler.prefill_s)
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
         self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
@@ -190,7 +128,7 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
-        return plan is not None or bool(self._dropping)
+        return plan is not None or self._requests.dropping
 
     def _await_tokens(self, now: float) -> float:
         """An urgent request came during the last step, and its tokens take a moment; a step without it takes longer.
@@ -210,7 +148,7 @@ class Engine:
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            self._stage(StageJob(row, self._arrivals[row]))
+            self._stage(StageJob(row, self._requests.arrival(row)))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
@@ -250,14 +188,14 @@ class Engine:
                 self._add(message, now)
             case Staged(job, _):
                 # The row may have been dropped, and even given to another request, while its tokens were made.
-                if self._arrivals.get(job.row) is job.arrival:
+                if self._requests.holds(job.row, job.arrival):
                     self._staged(message, now)
             case Refused(job, error):
-                if self._arrivals.get(job.row) is job.arrival:
+                if self._requests.holds(job.row, job.arrival):
                     self._scheduler.staging_failed(job.row, now)
                     self._end(job.row, error, now)
             case Revoked():
-                self._dropping.extend(self._by_assignment.pop(message, {}).items())
+                self._requests.revoke(message)
             case Drain():
                 self._draining = True
             case QuotaShare(share):
@@ -275,15 +213,12 @@ class Engine:
 
     def _drop_revoked(self, now: float) -> None:
         """A slice of the rows whose partitions are gone: a large backlog must not stop a step."""
-        for _ in range(min(len(self._dropping), _DROPS_A_TURN)):
-            row, arrival = self._dropping.popleft()
-            # It may have ended since, and its row may be another request's.
-            if self._arrivals.get(row) is arrival:
-                self._scheduler.cancel(row, now)
-                self._forget(row)
+        for row in self._requests.next_revoked(_DROPS_A_TURN):
+            self._scheduler.cancel(row, now)
+            self._forget(row)
 
     def _add(self, arrival: Arrival, now: float) -> None:
-        while self._dropping and len(self._index) >= self._index.capacity:
+        while self._requests.dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
             self._drop_revoked(now)
         prompt_tokens = self._prompt_ratio.tokens(arrival.body_bytes)
@@ -307,8 +242,7 @@ class Engine:
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
         )
-        self._arrivals[row] = arrival
-        self._by_assignment.setdefault(_assignment(arrival), {})[row] = arrival
+        self._requests.add(row, arrival)
         self._scheduler.enqueue(row, now)
 
     def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
@@ -331,7 +265,7 @@ class Engine:
         stop = None
         if prepared.stop:
             stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
-        self._requests[row] = EngineRequest(
+        request = EngineRequest(
             row=row,
             arrival=arrival,
             prepared=prepared,
@@ -340,23 +274,27 @@ class Engine:
             block_names=list(message.block_names),
             stop=stop,
         )
+        self._requests.stage(request)
         self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
         self._scheduler.staged(
             row,
             len(prepared.prompt_token_ids),
             prepared.max_output_tokens,
             now,
-            block_names=self._requests[row].block_names,
+            block_names=request.block_names,
         )
 
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        self._note_admissions(plan, now)
+        for row in plan.admitted:
+            timeline = self._timeline(row)
+            # A request that was preempted and comes back was admitted before.
+            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
+        self._preemption_times.planned(plan, self._timeline, now)
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
-        for eviction in plan.evictions:
-            self._requests[eviction.row].timeline.suspensions[-1].usable_s = started - now
+        self._preemption_times.usable(plan, self._timeline, now, started)
         try:
             sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
@@ -369,13 +307,16 @@ class Engine:
             return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
+        logprobs = self._runner.take_logprobs()
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
-        for chunk, token in zip(plan.chunks, sampled, strict=True):
-            self._note_computed(chunk, done)
+        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled, strict=True)):
+            timeline = self._timeline(chunk.row)
+            timeline.steps += 1
+            self._preemption_times.computed(chunk, timeline, done)
             if token is None:
                 continue
-            reason = self._accept(self._requests[chunk.row], token, done)
+            reason = self._tokens.accept(self._requests[chunk.row], token, done, logprobs.get(place))
             outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
             if reason is not None:
                 endings.append((chunk.row, reason))
@@ -388,6 +329,9 @@ class Engine:
         self._step_seconds += done - started
         self._last_step_s = done - started
 
+    def _timeline(self, row: int) -> Timeline:
+        return self._requests[row].timeline
+
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
             return
@@ -396,34 +340,9 @@ class Engine:
         for timing in self._swapper.take_timings():
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
             # Whose copy it was may have ended before a device said what it took.
-            request = None if timing.row is None else self._requests.get(timing.row)
+            request = None if timing.row is None else self._requests.staged(timing.row)
             if request is not None and request.timeline.suspensions:
                 request.timeline.suspensions[-1].copied_s += timing.seconds
-
-    def _note_admissions(self, plan: StepPlan, now: float) -> None:
-        for row in plan.admitted:
-            timeline = self._requests[row].timeline
-            # A request that was preempted and comes back was admitted before.
-            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
-            if (suspension := timeline.suspension) is not None:
-                suspension.readmitted_s = now
-        for eviction in plan.evictions:
-            timeline = self._requests[eviction.row].timeline
-            if (suspension := timeline.suspension) is not None:
-                suspension.resumed_s = now
-                self._preemption_times.over(suspension)
-            timeline.suspensions.append(Suspension.of(eviction, now))
-
-    def _note_computed(self, chunk: Chunk, now: float) -> None:
-        timeline = self._requests[chunk.row].timeline
-        timeline.steps += 1
-        if (suspension := timeline.suspension) is None:
-            return
-        if (again := suspension.comes_back(chunk)) is not None:
-            suspension.recomputed_s = self._scheduler.prefill_s(again)
-        if chunk.start + chunk.tokens >= suspension.computed_tokens:
-            suspension.resumed_s = now
-            self._preemption_times.over(suspension)
 
     def _input(self, chunk: Chunk) -> SequenceInput:
         request = self._requests[chunk.row]
@@ -436,44 +355,11 @@ class Engine:
             history=request.token_ids,
         )
 
-    def _accept(self, request: EngineRequest, token: int, now: float) -> FinishReason | None:
-        """Take a sampled token; say whether it was the last."""
-        request.token_ids.append(token)
-        if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
-            self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
-        timeline, prepared = request.timeline, request.prepared
-        timeline.last_token_s = now
-        if timeline.first_token_s is None:
-            timeline.first_token_s = now
-        reason = None
-        if token in prepared.eos_token_ids:
-            reason = FinishReason.STOP
-        elif request.output_tokens >= prepared.max_output_tokens:
-            reason = FinishReason.LENGTH
-        text = None
-        if request.stop is not None:
-            shown = [] if token in prepared.eos_token_ids else [token]
-            text, matched = self._match(request.stop, shown, last=reason is not None)
-            reason = FinishReason.STOP if matched else reason
-        self._outbox.tokens(request.arrival, prepared, [token], text)
-        return reason
-
-    @staticmethod
-    def _match(stop: StopMatching, shown: list[int], *, last: bool) -> tuple[str, bool]:
-        """The text that may be shown after these tokens, and whether a stop string was met."""
-        text, matched = stop.matcher.feed(stop.detokenizer.feed(shown))
-        if last and not matched:
-            rest, matched = stop.matcher.feed(stop.detokenizer.flush())
-            text += rest
-            if not matched:
-                text += stop.matcher.flush()
-        return text, matched
-
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
         """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
-        arrival, request = self._arrivals[row], self._requests.get(row)
+        arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
         timeline.ended_s = now
         prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
@@ -488,14 +374,7 @@ class Engine:
         self._forget(row)
 
     def _forget(self, row: int) -> None:
-        arrival = self._arrivals.pop(row)
-        assignment = _assignment(arrival)
-        rows = self._by_assignment.get(assignment)
-        if rows is not None:
-            rows.pop(row, None)
-            if not rows:
-                del self._by_assignment[assignment]
-        self._requests.pop(row, None)
+        self._requests.forget(row)
         self._index.release(row)
 
     def _too_large(self, row: int) -> RequestError:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from workers.engine import Engine, EngineMessage
+from workers.engine import Engine
+from workers.engine_messages import EngineMessage
 from workers.mailbox import Mailbox
 
 __all__ = ["EngineThread"]

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from topics.record import RecordId
 from workers.prompt import PreparedRequest
 from workers.request import Arrival, Ending
+from workers.sampling import TokenLogprobs
 
 __all__ = ["Outbox", "Publication"]
 
 _BYTES_PER_TOKEN = 8
 """Of a terminal reply, roughly: only a bound on memory hangs on it."""
+_BYTES_PER_LOGPROB = 100
 _BYTES_PER_REPLY = 1_024
 
 
@@ -29,6 +31,8 @@ class Publication:
     token_ids: list[int] = field(default_factory=list)
     text: str | None = None
     """The text of these tokens where the engine made it (stop strings); None: egress detokenises."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of each of the tokens, where the request asks for them; else none."""
     ending: Ending | None = None
     bytes: int = 0
 
@@ -48,10 +52,19 @@ class Outbox:
     def full(self) -> bool:
         return self._undelivered_bytes >= self._max_pending_bytes
 
-    def tokens(self, arrival: Arrival, prepared: PreparedRequest, token_ids: list[int], text: str | None) -> None:
+    def tokens(
+        self,
+        arrival: Arrival,
+        prepared: PreparedRequest,
+        token_ids: list[int],
+        text: str | None,
+        logprobs: TokenLogprobs | None = None,
+    ) -> None:
         with self._lock:
             publication = self._publication(arrival, prepared)
             publication.token_ids.extend(token_ids)
+            if logprobs is not None:
+                publication.logprobs.append(logprobs)
             if text is not None:
                 publication.text = (publication.text or "") + text
 
@@ -60,7 +73,7 @@ class Outbox:
             publication = self._publication(arrival, prepared)
             assert publication.ending is None, f"{arrival.id} ended twice"
             publication.ending = ending
-            publication.bytes = _BYTES_PER_REPLY + _BYTES_PER_TOKEN * ending.output_tokens
+            publication.bytes = _BYTES_PER_REPLY + _bytes_a_token(prepared) * ending.output_tokens
             self._undelivered_bytes += publication.bytes
 
     def flush(self) -> None:
@@ -86,3 +99,8 @@ class Outbox:
         if publication is None:
             publication = self._pending[key] = Publication(arrival, prepared)
         return publication
+
+
+def _bytes_a_token(prepared: PreparedRequest | None) -> int:
+    logprobs = None if prepared is None else prepared.sampling.logprobs
+    return _BYTES_PER_TOKEN + (0 if logprobs is None else _BYTES_PER_LOGPROB * (1 + logprobs))

@@ -9,7 +9,7 @@ small model costs as much as several of its layers.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from workers.devices import Placement, free_memory_bytes
 from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, first_line
 from workers.runner import ModelLimits, SequenceInput
 from workers.sampler import Sampler
-from workers.sampling import GREEDY
+from workers.sampling import GREEDY, TokenLogprobs
 
 __all__ = ["AttentionHeads", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
 
@@ -83,6 +83,7 @@ class PagedRunner(ABC):
         self._attention = attention(self._storage)
         self.attention_name = attention.name
         self._sampler = Sampler()
+        self._logprobs: dict[int, TokenLogprobs] = {}
         self._steps = 0
         self._tokens = 0
         self._sampled = 0
@@ -128,7 +129,13 @@ class PagedRunner(ABC):
         tokens: list[int | None] = [None] * len(sequences)
         for position, token in zip(sampling, drawn.token_ids, strict=True):
             tokens[position] = token
+        self._logprobs = {sampling[row]: logprobs for row, logprobs in drawn.logprobs.items()}
         return tokens
+
+    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
+        """See `ModelRunner.take_logprobs`."""
+        taken, self._logprobs = self._logprobs, {}
+        return taken
 
     def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
         """One forward: KV is written, and the logits [rows, vocabulary] come back, one row a sequence that samples.

@@ -47,6 +47,8 @@ _PROBE_CHARACTERS = 8
 _PROBE_TAIL_WORDS = 32
 """At the cut a word may be incomplete, and so may a renamed control token: these last words are not counted."""
 _TEMPLATE_MESSAGE_CHARACTERS = 200
+_LOGPROBS_A_REPLY = 40_000
+"""Entries of some hundred bytes; a reply's topic takes records of 8 MiB."""
 
 
 class ChatTokenizer(Protocol):
@@ -166,7 +168,14 @@ class PromptBuilder:
         if prompt_tokens == 0:
             raise RequestError.invalid_request(param, f"{param} has no tokens: write something.", "invalid_value")
         room = self._limits.context_tokens - prompt_tokens
-        asked = request.requested_tokens
+        asked, most = request.requested_tokens, _most_with_logprobs(request)
+        if asked is not None and most is not None and asked > most:
+            raise RequestError.invalid_request(
+                "logprobs",
+                f"{asked} tokens with {request.wanted_logprobs} alternatives each are more than one reply holds: ask "
+                f"for at most {most} tokens, or for fewer alternatives.",
+                "invalid_value",
+            )
         if room < 1 or (asked is not None and asked > room):
             raise RequestError.context_length_exceeded(
                 context_tokens=self._limits.context_tokens,
@@ -176,7 +185,7 @@ class PromptBuilder:
             )
         if asked is not None:
             return asked
-        return room if self._default_max_tokens is None else min(room, self._default_max_tokens)
+        return min(limit for limit in (room, self._default_max_tokens, most) if limit is not None)
 
     # --- tokens ---
 
@@ -338,7 +347,14 @@ def _sampling(
         logit_bias=tuple(bias.items()),
         min_tokens=_or(request.min_tokens, 0),
         end_token_ids=tuple(sorted(end_tokens)) if request.min_tokens else (),
+        logprobs=request.wanted_logprobs,
     )
+
+
+def _most_with_logprobs(request: GenerationRequest) -> int | None:
+    """Tokens of an answer whose log probabilities one record can hold; None: none are wanted."""
+    wanted = request.wanted_logprobs
+    return None if wanted is None else _LOGPROBS_A_REPLY // (1 + wanted)
 
 
 def _or(value: Number | None, neutral: Number) -> Number:

@@ -4,11 +4,12 @@ Knows the runner's protocol and a clock. Does not know requests. For benchmarks:
 fitted on, and what recorded plans are priced with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduling.step_time import LinearStepTime
 from workers.runner import ModelLimits, ModelRunner, SequenceInput
+from workers.sampling import TokenLogprobs
 
 __all__ = ["RecordedStep", "RecordingRunner", "priced_s"]
 
@@ -54,6 +55,9 @@ class RecordingRunner:
     @property
     def block_size(self) -> int:
         return self._runner.block_size
+
+    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
+        return self._runner.take_logprobs()
 
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         started_s = self._clock()

@@ -8,10 +8,12 @@ A stream is: chunks with text, the first with the role; one with the finish reas
 `include_usage` one more with the usage and no choices, and then all others say `"usage": null`.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from topics.codec import dumps
 from topics.errors import RequestError
+from workers.answer_logprobs import ShownToken, chat_logprobs, completion_logprobs
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import FinishReason
 
@@ -21,7 +23,9 @@ __all__ = ["ReplyBody", "error_body"]
 class ReplyBody:
     """Writes the replies of one request. Holds no state of the stream: the caller says which chunk is the first."""
 
-    def __init__(self, request_id: str, prepared: PreparedRequest) -> None:
+    def __init__(self, request_id: str, prepared: PreparedRequest, token_bytes: Callable[[int], bytes]) -> None:
+        """`token_bytes`: what a token stands for; asked only where log probabilities are."""
+        self._token_bytes = token_bytes
         self._chat = prepared.kind is RequestKind.CHAT
         self._include_usage = prepared.include_usage
         self._final_head: dict[str, Any] = {
@@ -32,7 +36,14 @@ class ReplyBody:
         }
         self._chunk_head = self._final_head | ({"object": "chat.completion.chunk"} if self._chat else {})
 
-    def chunk(self, text: str, *, first: bool, finish_reason: FinishReason | None = None) -> bytes:
+    def chunk(
+        self,
+        text: str,
+        *,
+        first: bool,
+        finish_reason: FinishReason | None = None,
+        logprobs: Sequence[ShownToken] = (),
+    ) -> bytes:
         """A piece of the answer. The last one has the finish reason, with or without text."""
         choice: dict[str, Any] = {"index": 0}
         if self._chat:
@@ -40,7 +51,7 @@ class ReplyBody:
             choice["delta"] = delta
         else:
             choice["text"] = text
-        choice["logprobs"] = None
+        choice["logprobs"] = self._logprobs(logprobs) if logprobs else None
         choice["finish_reason"] = None if finish_reason is None else finish_reason.value
         body = {**self._chunk_head, "choices": [choice]}
         if self._include_usage:
@@ -60,17 +71,22 @@ class ReplyBody:
         prompt_tokens: int,
         output_tokens: int,
         cached_tokens: int = 0,
+        logprobs: Sequence[ShownToken] | None = None,
     ) -> bytes:
-        """The whole answer. `cached_tokens`: the part of the prompt whose KV was already there."""
+        """The whole answer. `cached_tokens`: the part of the prompt whose KV was already there. `logprobs`: None where
+        they were not asked for."""
         choice: dict[str, Any] = {"index": 0}
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
             choice["text"] = text
-        choice["logprobs"] = None
+        choice["logprobs"] = None if logprobs is None else self._logprobs(logprobs)
         choice["finish_reason"] = finish_reason.value
         usage = _usage(prompt_tokens, output_tokens, cached_tokens)
         return dumps({**self._final_head, "choices": [choice], "usage": usage})
+
+    def _logprobs(self, tokens: Sequence[ShownToken]) -> dict[str, Any]:
+        return (chat_logprobs if self._chat else completion_logprobs)(tokens, self._token_bytes)
 
 
 def error_body(error: RequestError) -> bytes:

@@ -5,13 +5,16 @@ Owned by the event loop.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topics.replies import ReplyContext
+from workers.answer_logprobs import AnswerLogprobs, ShownToken
 from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody
 from workers.request import Arrival
+from workers.sampling import TokenLogprobs
 
 __all__ = ["DeltaPart", "ReplyStream"]
 
@@ -23,6 +26,12 @@ class DeltaPart:
     seq: int
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[ShownToken, ...] = ()
+    """Of the tokens whose text has become known, where they are asked for."""
+
+
+_LOGPROBS_A_DELTA = 200
+"""Tokens. With twenty alternatives each that is about half of what a delta record may hold."""
 
 
 class ReplyStream:
@@ -33,8 +42,10 @@ class ReplyStream:
         detokenizer: Detokenizer | None,
         context: ReplyContext,
         body: ReplyBody,
+        logprobs: AnswerLogprobs | None = None,
     ) -> None:
-        """`detokenizer` is None where the engine makes the text (requests with stop strings)."""
+        """`detokenizer` is None where the engine makes the text (requests with stop strings), `logprobs` where they
+        were not asked for."""
         self.arrival = arrival
         self.prepared = prepared
         self.context = context
@@ -42,7 +53,9 @@ class ReplyStream:
         self.last_acknowledgement: asyncio.Future[None] | None = None
         """Of the newest delta: the terminal reply must not overtake it."""
         self._detokenizer = detokenizer
+        self._logprobs = logprobs
         self._pieces: list[str] = []
+        self._characters = 0
         self._new_ids: list[int] = []
         self._new_text = ""
         self._seq = 0
@@ -53,7 +66,14 @@ class ReplyStream:
         """The answer so far."""
         return "".join(self._pieces)
 
-    def take(self, token_ids: list[int], text: str | None) -> None:
+    @property
+    def logprobs(self) -> Sequence[ShownToken] | None:
+        """Of the answer so far; None where they were not asked for."""
+        return None if self._logprobs is None else self._logprobs.shown(self._characters)
+
+    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> None:
+        if self._logprobs is not None:
+            self._logprobs.take(logprobs)
         if self._detokenizer is not None:
             # The end token is a token of the answer, but no text, whether or not the tokenizer calls it special.
             ends = self.prepared.eos_token_ids
@@ -79,12 +99,18 @@ class ReplyStream:
         return self._sent_s + interval_s
 
     def next_delta(self, now_s: float) -> DeltaPart:
-        part = DeltaPart(self._seq, self._new_text, tuple(self._new_ids))
+        shown = () if self._logprobs is None else tuple(self._logprobs.next(self._characters, _LOGPROBS_A_DELTA))
+        part = DeltaPart(self._seq, self._new_text, tuple(self._new_ids), shown)
         self._seq += 1
         self._sent_s = now_s
         self._new_text = ""
         self._new_ids.clear()
         return part
+
+    @property
+    def more_than_a_delta(self) -> bool:
+        """One delta would not do for the log probabilities that are to be sent."""
+        return self._logprobs is not None and self._logprobs.owes(self._characters, _LOGPROBS_A_DELTA)
 
     @property
     def started(self) -> bool:
@@ -93,4 +119,5 @@ class ReplyStream:
     def _add(self, piece: str) -> None:
         if piece:
             self._pieces.append(piece)
+            self._characters += len(piece)
             self._new_text += piece

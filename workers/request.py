@@ -4,7 +4,7 @@ Knows values and their owners. Does not decide anything. `Arrival` is made by in
 `EngineRequest` is made when the prompt is staged and belongs to the engine thread; `Ending` leaves it for egress.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from scheduling.priority import PriorityClass
@@ -14,7 +14,7 @@ from topics.record import InboundRecord, RecordId
 from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
-from workers.suspension_times import Suspension
+from workers.timeline import Timeline
 
 __all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Timeline"]
 
@@ -47,34 +47,6 @@ class Arrival:
     @property
     def id(self) -> RecordId:
         return self.record.id
-
-
-@dataclass(slots=True)
-class Timeline:
-    """When things happened to one request, in seconds of the worker's monotonic clock. None: not yet."""
-
-    arrived_s: float
-    staged_s: float | None = None
-    admitted_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    ended_s: float | None = None
-    suspensions: list[Suspension] = field(default_factory=list)
-    steps: int = 0
-
-    @property
-    def preemptions(self) -> int:
-        return len(self.suspensions)
-
-    @property
-    def suspended_s(self) -> float:
-        """In all, as far as it came back."""
-        return sum(suspension.suspended_s or 0.0 for suspension in self.suspensions)
-
-    @property
-    def suspension(self) -> Suspension | None:
-        """The one that is not over."""
-        return self.suspensions[-1] if self.suspensions and self.suspensions[-1].resumed_s is None else None
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ Knows token ids, positions, block tables and sampling. Does not know requests, p
 transformers), `workers.simulated_runner` (a step-time model).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from workers.sampling import SamplingParams
+from workers.sampling import SamplingParams, TokenLogprobs
 
 __all__ = ["ModelLimits", "ModelRunner", "SequenceInput"]
 
@@ -64,4 +64,8 @@ class ModelRunner(Protocol):
 
         Raises `workers.errors.EngineFault` (out of memory, not-a-number logits).
         """
+        ...
+
+    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
+        """Of the last step's tokens, by place in its list of sequences; of those alone whose `sampling` asks."""
         ...

@@ -27,14 +27,15 @@ Limit: logits themselves differ in their last bits with the batch's shape, for m
 order. A draw within about 1e-7 of the border between two tokens can fall to the other side.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from workers.logit_edits import edit_logits
-from workers.sampling import SamplingParams
+from workers.logprobs import ModelLogprobs
+from workers.sampling import SamplingParams, TokenLogprobs
 
 __all__ = ["SampledTokens", "Sampler", "uniforms"]
 
@@ -54,6 +55,8 @@ class SampledTokens:
     """One a row; none at all if some row is not finite."""
     not_finite: tuple[int, ...]
     """Rows whose logits hold a NaN, or no finite largest value. Single −inf are fine: tokens that can't be."""
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    """Of the rows that ask for them."""
 
 
 class Sampler:
@@ -78,6 +81,7 @@ class Sampler:
         not_finite = (~largest.isfinite()).nonzero().flatten().tolist()
         if not_finite:
             return SampledTokens((), tuple(not_finite))
+        distributions = ModelLogprobs(logits, params)
         if edited := edit_logits(logits, params, positions, histories or [()] * len(params)):
             rows = torch.tensor(edited, device=logits.device)
             largest[rows], tokens[rows] = logits[rows].max(dim=-1)
@@ -89,7 +93,7 @@ class Sampler:
             wishes = [params[row] for row in drawing]
             u = torch.from_numpy(uniforms([wish.seed for wish in wishes], [positions[row] for row in drawing]))
             tokens[rows] = _draw(self._weights(logits, largest, wishes), u.to(logits.device), wishes)
-        return SampledTokens(tuple(tokens.tolist()), ())
+        return SampledTokens(tuple(tokens.tolist()), (), distributions.of(tokens))
 
     def _weights(self, logits: torch.Tensor, largest: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
         """[rows, vocabulary] in the buffer: probabilities but for a factor, the largest being 1."""

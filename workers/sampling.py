@@ -1,4 +1,4 @@
-"""How a request wants its tokens drawn.
+"""How a request wants its tokens drawn, and what may be said of a drawn one beside its id.
 
 Knows the parameters and their neutral values. Does not draw (`workers.sampler`) and does not check what a client
 sent (`topics.messages` refuses what is out of range, in the client's words).
@@ -6,7 +6,7 @@ sent (`topics.messages` refuses what is out of range, in the client's words).
 
 from dataclasses import dataclass
 
-__all__ = ["GREEDY", "SamplingParams"]
+__all__ = ["GREEDY", "SamplingParams", "TokenLogprobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class SamplingParams:
     min_tokens: int = 0
     """Before so many are out, none of `end_token_ids` is chosen."""
     end_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    """The drawn token's log probability is wanted, and those of so many of the most likely ones; None: nothing."""
 
     @property
     def greedy(self) -> bool:
@@ -44,3 +46,13 @@ class SamplingParams:
 
 
 GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Of one drawn token, natural logarithms."""
+
+    token_id: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...]
+    """The most likely tokens, as many as were asked for, most likely first; the drawn one may be among them."""

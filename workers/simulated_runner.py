@@ -5,10 +5,11 @@ position, so that they are the same in every run. For tests; never for a benchma
 (`workers.simulation` drives the scheduler without a runner.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scheduling.step_time import StepTimeModel
 from workers.runner import ModelLimits, SequenceInput
+from workers.sampling import TokenLogprobs
 
 __all__ = ["SimulatedRunner", "VirtualClock"]
 
@@ -41,6 +42,7 @@ class SimulatedRunner:
         self._limits = limits
         self._num_blocks = num_blocks
         self._block_size = block_size
+        self._logprobs: dict[int, TokenLogprobs] = {}
 
     @property
     def limits(self) -> ModelLimits:
@@ -57,7 +59,8 @@ class SimulatedRunner:
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         prefill = decode = context = 0
         tokens: list[int | None] = []
-        for sequence in sequences:
+        self._logprobs = {}
+        for place, sequence in enumerate(sequences):
             length = len(sequence.token_ids)
             # As `scheduling.step_time` counts: the position where each chunk ends.
             context += sequence.start + length
@@ -68,9 +71,16 @@ class SimulatedRunner:
             if sequence.sampling is None:
                 tokens.append(None)
             else:
-                tokens.append(self._token(sequence.sampling.seed, sequence.output_position))
+                token = self._token(sequence.sampling.seed, sequence.output_position)
+                tokens.append(token)
+                if sequence.sampling.logprobs is not None:
+                    self._logprobs[place] = TokenLogprobs(token, -float(sequence.output_position), ())
         self._clock.advance(self._step_time.predict(prefill, decode, context))
         return tokens
+
+    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
+        """The log probability is minus the output position, as good a number as any."""
+        return self._logprobs
 
     def _token(self, seed: int, position: int) -> int:
         # A multiplicative hash; the end tokens are stepped over, so the output limit decides when a request ends.

@@ -29,7 +29,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival, Ending
-from workers.suspension_times import Suspension
+from workers.timeline import Suspension
 
 __all__ = ["NAMES", "ReplySent", "RequestTracer", "WallClock"]
 

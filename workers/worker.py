@@ -36,7 +36,8 @@ from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine import Drain, EngineStatistics, NewTree, QuotaShare, Revoked
+from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
+from workers.engine_statistics import EngineStatistics
 from workers.engine_thread import EngineThread
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
@@ -181,6 +182,7 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            token_bytes=new_detokenizer.token_bytes,
         )
 
     @staticmethod

@@ -12,6 +12,7 @@ from typing import Any
 from scheduling.step_time import LinearStepTime
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from workers.runner import ModelLimits, SequenceInput
+from workers.sampling import TokenLogprobs
 
 __all__ = ["sleeping_model"]
 
@@ -32,6 +33,9 @@ class _SleepingRunner:
             None if each.sampling is None else _LETTERS[(each.sampling.seed * 31 + each.output_position * 7) % 26]
             for each in sequences
         ]
+
+    def take_logprobs(self) -> dict[int, TokenLogprobs]:
+        return {}
 
 
 class _Tokenizer:

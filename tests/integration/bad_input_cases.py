@@ -130,7 +130,6 @@ _UNSUPPORTED = [
         ("json schema", "response_format", {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}),
         ("audio", "audio", {"voice": "alloy", "format": "wav"}),
         ("several answers", "n", 2),
-        ("logprobs", "logprobs", True),
         ("web search", "web_search_options", {}),
     ]
 ] + [

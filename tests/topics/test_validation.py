@@ -33,8 +33,6 @@ def test_messages_make_a_chat_and_prompt_a_completion() -> None:
 
 NEUTRAL: dict[str, list[Any]] = {
     "n": [1, None],
-    "logprobs": [False, None],
-    "top_logprobs": [None],
     "response_format": [{"type": "text"}, None],
     "tools": [[], None],
     "tool_choice": ["none", None],
@@ -57,8 +55,6 @@ def test_a_value_that_changes_nothing_is_accepted(field: str, values: list[Any])
 
 UNSUPPORTED: dict[str, list[Any]] = {
     "n": [2, 0, True, "1"],
-    "logprobs": [True, 0, 5],
-    "top_logprobs": [0, 5],
     "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, "text"],
     "tools": [[{"type": "function"}]],
     "tool_choice": ["auto", "required", {"type": "function"}],
@@ -190,3 +186,34 @@ def test_the_body_is_left_as_it_was() -> None:
     body = chat(n=1, messages=[{"role": "user", "content": "x", "name": None}])
     parse_request(body)
     assert body == chat(n=1, messages=[{"role": "user", "content": "x", "name": None}])
+
+
+# --- log probabilities ------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_says_whether_and_a_completion_how_many_log_probabilities_it_wants() -> None:
+    assert parse_request(chat()).wanted_logprobs is None
+    assert parse_request(chat(logprobs=False)).wanted_logprobs is None
+    assert parse_request(chat(logprobs=True)).wanted_logprobs == 0
+    assert parse_request(chat(logprobs=True, top_logprobs=20)).wanted_logprobs == 20
+    assert parse_request({"prompt": "x"}).wanted_logprobs is None
+    assert parse_request({"prompt": "x", "logprobs": False}).wanted_logprobs is None
+    assert parse_request({"prompt": "x", "logprobs": 5}).wanted_logprobs == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        (chat(top_logprobs=3), "top_logprobs", "only allowed when logprobs is true"),
+        (chat(logprobs=True, top_logprobs=21), "top_logprobs", "at most 20, not 21"),
+        (chat(logprobs=5), "logprobs", "must be true or false, not 5"),
+        ({"prompt": "x", "logprobs": 6}, "logprobs", "at most 5, not 6"),
+        ({"prompt": "x", "logprobs": True}, "logprobs", "must be a whole number"),
+        ({"prompt": "x", "top_logprobs": 2}, "top_logprobs", "logprobs takes the number"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_log_probabilities_that_cannot_be_given_are_refused(body: dict[str, Any], param: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says) as caught:
+        parse_request(body)
+    assert caught.value.param == param

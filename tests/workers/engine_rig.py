@@ -15,7 +15,7 @@ from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival
 from workers.runner import ModelLimits
-from workers.sampling import SamplingParams
+from workers.sampling import SamplingParams, TokenLogprobs
 from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import SimulatedRunner, VirtualClock
 from workers.staging import Refused, Staged, StageJob
@@ -39,6 +39,10 @@ def letter_detokenizer() -> Detokenizer:
     return LetterDetokenizer()
 
 
+def token_bytes(token_id: int) -> bytes:
+    return letter_detokenizer().feed([token_id]).encode()
+
+
 @dataclass
 class Rig:
     """Five slots, one of which only P0 may take."""
@@ -49,10 +53,12 @@ class Rig:
     """Further settings of the section."""
     num_blocks: int = 64
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
     refuse: dict[str, RequestError] = field(default_factory=dict)
     """Request ids that staging refuses."""
     published: dict[str, list[int]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    logprobs_of: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     endings: dict[str, Publication] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -140,6 +146,7 @@ class Rig:
         for publication in self.outbox.take_all():
             request_id = publication.arrival.headers.request_id
             self.published.setdefault(request_id, []).extend(publication.token_ids)
+            self.logprobs_of.setdefault(request_id, []).extend(publication.logprobs)
             self.texts[request_id] = self.texts.get(request_id, "") + (publication.text or "")
             if publication.ending is not None:
                 assert request_id not in self.endings, f"{request_id} ended twice"
@@ -163,7 +170,7 @@ class Rig:
             model="m",
             created_s=0,
             prompt_token_ids=tuple(range(prompt)),
-            sampling=SamplingParams(seed=len(request_id)),
+            sampling=SamplingParams(seed=len(request_id), logprobs=self.logprobs),
             max_output_tokens=output,
             eos_token_ids=frozenset({EOS}),
             stop=self.stop,

@@ -19,17 +19,18 @@ from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.assembly import Assembly, assemble, engine_inbox
 from workers.config import EngineConfig
-from workers.engine import Revoked
+from workers.engine_messages import Revoked
 from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Timeline
+from workers.request import Arrival
 from workers.runner import ModelRunner
 from workers.sampling import SamplingParams
 from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import VirtualClock
 from workers.staging import Staged, StageJob
 from workers.swap_space import BlockSwapper, SwapPool
+from workers.timeline import Timeline
 
 REVOKED_PARTITION = 1
 SHARED_TOKENS = 32

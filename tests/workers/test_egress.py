@@ -7,15 +7,16 @@ from typing import Any
 import orjson
 
 from scheduling.priority import PriorityClass
-from tests.workers.engine_rig import Rig, letter_detokenizer
+from tests.workers.engine_rig import Rig, letter_detokenizer, token_bytes
 from topics.replies import OutboundRecord
 from workers.config import EgressConfig
 from workers.egress import Egress
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest
-from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason
 from workers.staging import StageJob
 from workers.terminal_writer import ReplyTopics, Terminal
+from workers.timeline import Timeline
 
 P1 = PriorityClass.P1
 
@@ -61,6 +62,7 @@ class Scene:
             topics=ReplyTopics("d", "r", "q"),
             groups={P1: "g"},
             new_detokenizer=letter_detokenizer,
+            token_bytes=token_bytes,
             **fakes,
         )
 

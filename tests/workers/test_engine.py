@@ -9,7 +9,7 @@ from scheduling.default_tree import default_tree
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import EOS, Rig
 from topics.errors import RequestError
-from workers.engine import Drain, NewTree, QuotaShare, Revoked
+from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.request import FinishReason
 from workers.runner import SequenceInput
 from workers.staging import StageJob

@@ -10,10 +10,14 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
+from tests.workers.engine_rig import token_bytes
+from workers.answer_logprobs import ShownToken
 from workers.prompt import PreparedRequest, RequestKind
 from workers.reply_body import ReplyBody
 from workers.request import FinishReason
-from workers.sampling import SamplingParams
+from workers.sampling import SamplingParams, TokenLogprobs
+
+LOGPROBS = [ShownToken(0, TokenLogprobs(7, -0.5, ((7, -0.5), (8, -1.0)))), ShownToken(3, TokenLogprobs(9, -0.1, ()))]
 
 
 def body(kind: RequestKind) -> ReplyBody:
@@ -29,18 +33,19 @@ def body(kind: RequestKind) -> ReplyBody:
         stream=True,
         include_usage=True,
     )
-    return ReplyBody("r1", prepared)
+    return ReplyBody("r1", prepared, token_bytes)
 
 
 def values(kind: RequestKind) -> Iterator[tuple[bool, bytes]]:
     """Every form of reply there is, and whether it is a chunk."""
     writer = body(kind)
     yield True, writer.chunk("Hel", first=True)
-    yield True, writer.chunk("lo", first=False)
+    yield True, writer.chunk("lo", first=False, logprobs=LOGPROBS)
     yield True, writer.chunk("", first=False, finish_reason=FinishReason.STOP)
     yield True, writer.usage_chunk(prompt_tokens=2, output_tokens=3, cached_tokens=1)
     for reason in FinishReason:
         yield False, writer.final("Hello", reason, prompt_tokens=2, output_tokens=3, cached_tokens=1)
+        yield False, writer.final("Hello", reason, prompt_tokens=2, output_tokens=3, logprobs=LOGPROBS)
 
 
 def unknown_fields(part: Any) -> list[str]:

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from tests.workers.engine_rig import token_bytes
 from topics.codec import loads
 from topics.errors import RequestError
 from topics.messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
+from workers.answer_logprobs import ShownToken
 from workers.prompt import PreparedRequest, RequestKind
 from workers.reply_body import ReplyBody, error_body
 from workers.request import FinishReason
-from workers.sampling import GREEDY
+from workers.sampling import GREEDY, TokenLogprobs
 
 
 def prepared(kind: RequestKind, include_usage: bool) -> PreparedRequest:
@@ -29,7 +31,7 @@ def prepared(kind: RequestKind, include_usage: bool) -> PreparedRequest:
 
 
 def body(kind: RequestKind, include_usage: bool = False) -> ReplyBody:
-    return ReplyBody("r-1", prepared(kind, include_usage))
+    return ReplyBody("r-1", prepared(kind, include_usage), token_bytes)
 
 
 CHAT, COMPLETION = RequestKind.CHAT, RequestKind.COMPLETION
@@ -109,3 +111,49 @@ def test_the_final_of_a_completion() -> None:
 def test_an_error() -> None:
     error = ErrorBody.model_validate(loads(error_body(RequestError.cancelled()))).error
     assert (error.code, error.status_code) == ("cancelled", 499)
+
+
+# --- log probabilities ------------------------------------------------------------------------------------------------
+
+SHOWN = [
+    ShownToken(0, TokenLogprobs(1, -0.5, ((1, -0.5), (2, -1.5)))),
+    ShownToken(1, TokenLogprobs(3, -2.0, ((1, -0.25),))),
+]
+
+
+def test_a_chat_has_an_entry_a_token_with_its_bytes() -> None:
+    value = body(CHAT).final("bd", FinishReason.STOP, prompt_tokens=2, output_tokens=2, logprobs=SHOWN)
+    logprobs = ChatCompletion.model_validate(loads(value)).choices[0].logprobs
+    assert logprobs is not None
+    first, second = logprobs.content
+    assert (first.token, first.logprob, first.bytes) == ("b", -0.5, (98,))
+    assert [(each.token, each.logprob) for each in first.top_logprobs] == [("b", -0.5), ("c", -1.5)]
+    assert (second.token, [each.token for each in second.top_logprobs]) == ("d", ["b"])
+
+
+def test_a_completion_has_four_lists_and_the_drawn_token_is_always_among_the_best() -> None:
+    value = body(COMPLETION).final("bd", FinishReason.STOP, prompt_tokens=2, output_tokens=2, logprobs=SHOWN)
+    logprobs = Completion.model_validate(loads(value)).choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == ("b", "d")
+    assert logprobs.token_logprobs == (-0.5, -2.0)
+    assert logprobs.top_logprobs == ({"b": -0.5, "c": -1.5}, {"b": -0.25, "d": -2.0})
+    assert logprobs.text_offset == (0, 1)
+
+
+def test_a_chunk_has_those_of_its_tokens_and_null_without_any() -> None:
+    assert choices(body(CHAT).chunk("b", first=False))[0]["logprobs"] is None
+    chunk = ChatCompletionChunk.model_validate(loads(body(CHAT).chunk("b", first=False, logprobs=SHOWN[:1])))
+    assert chunk.choices[0].logprobs is not None
+    assert [each.token for each in chunk.choices[0].logprobs.content] == ["b"]
+
+
+def test_an_answer_without_text_has_no_entries_but_says_that_they_were_asked_for() -> None:
+    value = body(CHAT).final("", FinishReason.STOP, prompt_tokens=2, output_tokens=1, logprobs=())
+    assert choices(value)[0]["logprobs"] == {"content": [], "refusal": None}
+
+
+def test_what_cannot_be_has_a_number_all_the_same() -> None:
+    impossible = [ShownToken(0, TokenLogprobs(1, 0.0, ((1, 0.0), (2, float("-inf")))))]
+    value = body(CHAT).final("b", FinishReason.STOP, prompt_tokens=2, output_tokens=1, logprobs=impossible)
+    assert choices(value)[0]["logprobs"]["content"][0]["top_logprobs"][1]["logprob"] == -9999.0

@@ -8,9 +8,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.workers.engine_rig import Rig
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Ending, FinishReason, Timeline
+from workers.request import Ending, FinishReason
 from workers.sampling import SamplingParams
-from workers.suspension_times import Suspension
+from workers.timeline import Suspension, Timeline
 from workers.tracing import ReplySent, RequestTracer, WallClock
 
 

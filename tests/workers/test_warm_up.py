@@ -4,6 +4,7 @@ import pytest
 
 from scheduling.step_time import LinearStepTime
 from workers.runner import ModelLimits, SequenceInput
+from workers.sampling import TokenLogprobs
 from workers.warm_up import MeasuredStep, fit_step_time, measure_step_time
 
 
@@ -40,6 +41,9 @@ class TimedRunner:
             self.now_s += self._extra_s
         self.steps += 1
         return [1] * len(sequences)
+
+    def take_logprobs(self) -> dict[int, TokenLogprobs]:
+        return {}
 
 
 TRUTH = LinearStepTime(fixed_s=30e-3, per_prefill_token_s=3e-3, per_decode_sequence_s=2e-3, per_context_token_s=8e-6)

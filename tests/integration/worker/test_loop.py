@@ -1,7 +1,7 @@
 """The event loop is the broker's: nothing blocks it, and heartbeats go on through a long step."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from workers.commands.local_worker import local_worker
 from workers.config import WorkerConfig
 from workers.loaded_model import LoadedModel
 from workers.runner import ModelLimits, ModelRunner, SequenceInput
+from workers.sampling import TokenLogprobs
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 
@@ -71,6 +72,9 @@ class LongFirstStep:
         while time.monotonic() < until_s:
             tokens = self._runner.step(sequences)
         return tokens
+
+    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
+        return self._runner.take_logprobs()
 
 
 def _rebalances(consumers: Iterable[ConsumerStatistics]) -> int:

@@ -1,7 +1,6 @@
-"""When a request was suspended and came back, and how long that takes in all.
+"""What suspensions take: noted at each request's timeline, and added up for the engine.
 
-Knows times of the engine's clock and what the scheduler said of each eviction. Does not decide anything; the engine
-notes, `workers.tracing` makes spans of it.
+Knows plans, timelines and what the step-time model says of prompts. Does not decide anything.
 
     trigger ──► usable        the turn in which somebody needed the room → the room is there: copies out are done, the
                               forward that uses it may start. (On CUDA: the copies are in the stream before it.)
@@ -9,60 +8,15 @@ notes, `workers.tracing` makes spans of it.
     evicted ──► resumed       until all that it had computed is there again, copied in or computed anew
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduling.plan import Chunk, Eviction
+from scheduling.plan import Chunk, StepPlan
+from workers.timeline import Suspension, Timeline
 
-__all__ = ["Duration", "PreemptionTimes", "PreemptionTimesStatistics", "Suspension"]
+__all__ = ["Duration", "PreemptionTimes", "PreemptionTimesStatistics"]
 
-
-@dataclass(slots=True)
-class Suspension:
-    """One preemption of a request. None: not yet."""
-
-    started_s: float
-    swapped: bool
-    computed_tokens: int
-    """When it was evicted."""
-    swap_s: float | None
-    """What swapping was estimated to take, out and in; None where it was no choice."""
-    recompute_s: float
-    """What computing again was estimated to take."""
-    usable_s: float | None = None
-    """Seconds from the trigger until others could use its room."""
-    readmitted_s: float | None = None
-    resumed_s: float | None = None
-    """Or when it was evicted again before it was as far as it had been."""
-    recomputed_tokens: int | None = None
-    """What was not there any more when it came back."""
-    copied_s: float = 0.0
-    """What the copies really took, out and in."""
-    recomputed_s: float = 0.0
-    """What computing again really took: its share of the steps, by the step-time model as it was then."""
-
-    @classmethod
-    def of(cls, eviction: Eviction, now: float) -> "Suspension":
-        return cls(now, eviction.swapped, eviction.computed_tokens, eviction.swap_s, eviction.recompute_s)
-
-    @property
-    def queued_s(self) -> float | None:
-        return None if self.readmitted_s is None else self.readmitted_s - self.started_s
-
-    @property
-    def suspended_s(self) -> float | None:
-        return None if self.resumed_s is None else self.resumed_s - self.started_s
-
-    @property
-    def cost_s(self) -> float:
-        """What it really cost the engine."""
-        return self.copied_s + self.recomputed_s
-
-    def comes_back(self, chunk: Chunk) -> int | None:
-        """A step computes a part of it; the tokens to be computed again, the first time."""
-        if self.recomputed_tokens is not None:
-            return None
-        self.recomputed_tokens = max(0, self.computed_tokens - chunk.start)
-        return self.recomputed_tokens
+TimelineOf = Callable[[int], Timeline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +49,42 @@ class PreemptionTimesStatistics:
 
 
 class PreemptionTimes:
-    """Of one engine. Each suspension counts when it is over; its request carries the single values
-    (`workers.request.Timeline`)."""
+    """Of one engine. Each suspension counts when it is over; its request's timeline carries the single values."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefill_s: Callable[[int], float]) -> None:
+        """`prefill_s`: what so many prompt tokens add to a step, as it is known when it is asked."""
+        self._prefill_s = prefill_s
         self._usable = self._queued = self._suspended = Duration()
         self._swapped = self._recomputed = 0
         self._cost_s = self._estimated_s = 0.0
 
-    def over(self, suspension: Suspension) -> None:
+    def planned(self, plan: StepPlan, timeline_of: TimelineOf, now: float) -> None:
+        """Who comes back in this plan, and who is evicted."""
+        for row in plan.admitted:
+            if (suspension := timeline_of(row).suspension) is not None:
+                suspension.readmitted_s = now
+        for eviction in plan.evictions:
+            timeline = timeline_of(eviction.row)
+            if (suspension := timeline.suspension) is not None:
+                self._over(suspension, now)  # evicted again before it was as far as it had been
+            timeline.suspensions.append(Suspension.of(eviction, now))
+
+    def usable(self, plan: StepPlan, timeline_of: TimelineOf, now: float, usable_s: float) -> None:
+        """The plan was made at `now`; the room that its evictions made can be used at `usable_s`."""
+        for eviction in plan.evictions:
+            timeline_of(eviction.row).suspensions[-1].usable_s = usable_s - now
+
+    def computed(self, chunk: Chunk, timeline: Timeline, now: float) -> None:
+        """A step has computed a part of a request."""
+        if (suspension := timeline.suspension) is None:
+            return
+        if (again := suspension.comes_back(chunk)) is not None:
+            suspension.recomputed_s = self._prefill_s(again)
+        if chunk.start + chunk.tokens >= suspension.computed_tokens:
+            self._over(suspension, now)
+
+    def _over(self, suspension: Suspension, now: float) -> None:
+        suspension.resumed_s = now
         if suspension.usable_s is not None:
             self._usable = self._usable.plus(suspension.usable_s)
         if suspension.queued_s is not None:

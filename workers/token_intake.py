@@ -1,0 +1,55 @@
+"""Take the tokens that a step sampled into their requests, and say which of them was a request's last.
+
+Knows end tokens, output limits and stop strings, and that a full block gets a name. Does not know steps or plans. Owned
+by the engine thread.
+"""
+
+from kvcache.block_hash import BlockHasher
+from workers.outbox import Outbox
+from workers.request import EngineRequest, FinishReason, StopMatching
+from workers.sampling import TokenLogprobs
+
+__all__ = ["TokenIntake"]
+
+
+class TokenIntake:
+    def __init__(self, outbox: Outbox, hasher: BlockHasher | None) -> None:
+        """`hasher`: names blocks as they fill with sampled tokens, as staging did those of prompts; None without a
+        prefix cache."""
+        self._outbox = outbox
+        self._hasher = hasher
+
+    def accept(
+        self, request: EngineRequest, token: int, now: float, logprobs: TokenLogprobs | None = None
+    ) -> FinishReason | None:
+        """The next token of the request, published; why it was the last one, None if the request goes on."""
+        request.token_ids.append(token)
+        if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
+            self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
+        timeline, prepared = request.timeline, request.prepared
+        timeline.last_token_s = now
+        if timeline.first_token_s is None:
+            timeline.first_token_s = now
+        reason = None
+        if token in prepared.eos_token_ids:
+            reason = FinishReason.STOP
+        elif request.output_tokens >= prepared.max_output_tokens:
+            reason = FinishReason.LENGTH
+        text = None
+        if request.stop is not None:
+            shown = [] if token in prepared.eos_token_ids else [token]
+            text, matched = _match(request.stop, shown, last=reason is not None)
+            reason = FinishReason.STOP if matched else reason
+        self._outbox.tokens(request.arrival, prepared, [token], text, logprobs)
+        return reason
+
+
+def _match(stop: StopMatching, shown: list[int], *, last: bool) -> tuple[str, bool]:
+    """The text that may be shown after these tokens, and whether a stop string was met."""
+    text, matched = stop.matcher.feed(stop.detokenizer.feed(shown))
+    if last and not matched:
+        rest, matched = stop.matcher.feed(stop.detokenizer.flush())
+        text += rest
+        if not matched:
+            text += stop.matcher.flush()
+    return text, matched
