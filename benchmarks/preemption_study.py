@@ -1,10 +1,10 @@
 """What preemption costs and what its budget is worth, simulated: an urgent flood, waste on a trace, θ.
 
     python -m benchmarks.preemption_study vip
-    python -m benchmarks.preemption_study waste TRACE [--limit N]
-    python -m benchmarks.preemption_study theta TRACE [--limit N]
+    python -m benchmarks.preemption_study waste TRACE [--limit N] [--kv-tokens N]
+    python -m benchmarks.preemption_study theta TRACE [--limit N] [--kv-tokens N]
 
-TRACE is an Azure LLM inference trace (conversation). The machine is `llama2-70b-h100x8` of `headrace simulate` with 64
+TRACE is an Azure LLM inference trace (conversation). The machine is `llama2-70b-h100x8` of `headrace simulate` with 48
 slots; scheduler, KV accounting and preemption are a worker's.
 
 - `vip`: four low tenants keep the machine busy; bursts of urgent requests need what they have. The budget of
@@ -45,7 +45,7 @@ from workers.step_models import PRESETS
 from workers.trace_files import read_trace
 from workers.trace_mix import ArrivingRequest, mix, parse_source, scaled
 
-__all__ = ["Flood", "Lost", "flood", "lost_of", "replay"]
+__all__ = ["Flood", "Lost", "Replay", "flood", "lost_of", "trace_requests"]
 
 P0, _, P2, _ = PriorityClass
 STEP_TIME = PRESETS["llama2-70b-h100x8"]
@@ -54,9 +54,12 @@ BLOCK_BYTES = 80 * 2 * 8 * 128 * 2 * BLOCK_TOKENS
 """Of Llama-2-70B in 16 bits: layers × (keys, values) × KV heads × their width × bytes × tokens."""
 COPY_BYTES_S = 8 * 20e9
 """Eight links at once."""
-SHORT_POOL_TOKENS = 32_000
-"""Of 64 slots full of conversations about a third."""
+SLOTS = 48
+SHORT_POOL_TOKENS = 24_000
+"""Of 48 slots full of conversations less than half."""
 WINDOW_S = 60.0
+LOW_RATE = 0.65
+"""Requests a second of each low tenant."""
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -71,13 +74,13 @@ def machine(
     theta: float = 1.0,
     context_tokens: int = 8192,
 ) -> EngineModel:
-    slots = divide("sequence slots", 64, DEFAULT_SHARES)
+    slots = divide("sequence slots", SLOTS, DEFAULT_SHARES)
     limits = BatchLimits(
         context_tokens=context_tokens,
-        max_sequences=64,
+        max_sequences=SLOTS,
         strict_slots=1,
         step_tokens=512,
-        slot_parts={PriorityClass(owner): replace(part, ceiling=64) for owner, part in slots.items()},
+        slot_parts={PriorityClass(owner): replace(part, ceiling=SLOTS) for owner, part in slots.items()},
     )
     rates = SwapRates(BLOCK_BYTES, copy_bytes_s, copy_bytes_s)
     return EngineModel(
@@ -155,14 +158,14 @@ class Flood:
     lowest_attainment: float
     """Of the low tenants."""
     most_suspensions: int
-    """Of one low tenant in any window."""
+    """Of one low tenant in any window, for others."""
     demotions: int
     tokens_s: float
     lost: Lost
 
 
 def flood_requests(seconds: float, seed: int = 5) -> tuple[ArrivingRequest, ...]:
-    """Low tenants at nine tenths of what is left to them, and every 8 s a burst of urgent requests."""
+    """Low tenants that want somewhat more than the pool lets in, and every 4 s a burst of urgent requests."""
     draw = Random(seed)
     found: list[ArrivingRequest] = []
     for tenant in ("low-0", "low-1", "low-2", "low-3"):
@@ -170,11 +173,11 @@ def flood_requests(seconds: float, seed: int = 5) -> tuple[ArrivingRequest, ...]
         while now_s < seconds:
             prompt, output = draw.randrange(300, 1_200), draw.randrange(100, 300)
             found.append(ArrivingRequest(0, now_s, prompt, output, P2, tenant, tenant))
-            now_s += draw.expovariate(0.75)
-    for burst in range(1, int(seconds / 8)):
-        for _ in range(6):
-            prompt, output = draw.randrange(200, 800), draw.randrange(20, 60)
-            found.append(ArrivingRequest(0, 8.0 * burst, prompt, output, P0, "vip", "vip"))
+            now_s += draw.expovariate(LOW_RATE)
+    for burst in range(1, int(seconds / 4)):
+        for _ in range(draw.randrange(1, 7)):
+            prompt, output = draw.randrange(100, 350), draw.randrange(100, 300)
+            found.append(ArrivingRequest(0, 4.0 * burst + 0.5 * draw.random(), prompt, output, P0, "vip", "vip"))
     found.sort(key=lambda request: request.arrival_s)
     return tuple(replace(request, number=number) for number, request in enumerate(found))
 
@@ -216,29 +219,42 @@ def trace_requests(trace: Path, limit: int | None) -> tuple[ArrivingRequest, ...
     return mix([(source, read_trace(trace))], seed=1)
 
 
-def replay(
-    requests: Sequence[ArrivingRequest],
-    mode: PreemptionMode,
-    *,
-    load: float,
-    copy_bytes_s: float = COPY_BYTES_S,
-    theta: float = 1.0,
-) -> Lost:
-    """At `load` × the capacity that the machine has with that pool."""
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A trace at a load × the capacity of the machine with a pool, which is measured once for all runs."""
+
+    requests: tuple[ArrivingRequest, ...]
+    tree: TreeConfig
+    pool_tokens: int
+
+    @classmethod
+    def of(
+        cls, requests: Sequence[ArrivingRequest], *, load: float = 1.2, pool_tokens: int = SHORT_POOL_TOKENS
+    ) -> "Replay":
+        tree = default_tree(capacity_units_s=10_000.0)
+        engine = machine(
+            pool_tokens, rules_of(PreemptionMode.RECOMPUTE), context_tokens=_longest(requests, pool_tokens)
+        )
+        capacity = measure_capacity(Study(tuple(requests), engine, tree, None))
+        loaded = scaled(requests, capacity.factor(requests, load))
+        return cls(loaded, replace(tree, capacity_units_s=capacity.units_s), pool_tokens)
+
+    def run(self, mode: PreemptionMode, *, copy_bytes_s: float = COPY_BYTES_S, theta: float = 1.0) -> Lost:
+        engine = machine(
+            self.pool_tokens,
+            rules_of(mode),
+            swap_places=self.pool_tokens // BLOCK_TOKENS // 2,
+            copy_bytes_s=copy_bytes_s,
+            theta=theta,
+            context_tokens=_longest(self.requests, self.pool_tokens),
+        )
+        return lost_of(run(self.requests, engine, self.tree), copy_bytes_s)
+
+
+def _longest(requests: Sequence[ArrivingRequest], pool_tokens: int) -> int:
+    """The context of a worker that must take them all: with the limit that they carry, or the whole pool."""
     longest = max(request.prompt_tokens + max(request.output_tokens, 1024) for request in requests)
-    places = SHORT_POOL_TOKENS // BLOCK_TOKENS // 2
-    engine = machine(
-        SHORT_POOL_TOKENS,
-        rules_of(mode),
-        swap_places=places,
-        copy_bytes_s=copy_bytes_s,
-        theta=theta,
-        context_tokens=min(longest, SHORT_POOL_TOKENS),
-    )
-    study = Study(tuple(requests), engine, default_tree(capacity_units_s=10_000.0), None)
-    capacity = measure_capacity(study)
-    tree = replace(study.tree, capacity_units_s=capacity.units_s)
-    return lost_of(run(scaled(requests, capacity.factor(requests, load)), engine, tree), copy_bytes_s)
+    return min(longest, pool_tokens)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -254,14 +270,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         study = studies.add_parser(name)
         study.add_argument("trace", type=Path)
         study.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
+        study.add_argument("--kv-tokens", type=int, default=SHORT_POOL_TOKENS, metavar="N", help="(%(default)s)")
     parsed = parser.parse_args(arguments)
     console = Console(width=150)
     if parsed.study == "vip":
         console.print(_vip_table(parsed.seconds, parsed.budget))
     elif parsed.study == "waste":
-        console.print(_waste_table(trace_requests(parsed.trace, parsed.limit)))
+        console.print(_waste_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
     else:
-        console.print(_theta_table(trace_requests(parsed.trace, parsed.limit)))
+        console.print(_theta_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
     return 0
 
 
@@ -321,20 +338,24 @@ def _lost_row(name: str, lost: Lost) -> list[str]:
 _LOST = ("suspensions", "swapped", "recomputed", "copies", "lost", "of all tokens", "most of one", "makespan")
 
 
-def _waste_table(requests: Sequence[ArrivingRequest]) -> Table:
-    table = _table(f"{len(requests)} conversations at 1.2 × capacity, {SHORT_POOL_TOKENS} tokens of KV", "mode", *_LOST)
-    for mode in (PreemptionMode.RECOMPUTE, PreemptionMode.SWAP, PreemptionMode.AUTO, PreemptionMode.COOPERATIVE):
-        table.add_row(*_lost_row(mode.value, replay(requests, mode, load=1.2)))
+def _waste_table(requests: Sequence[ArrivingRequest], pool_tokens: int) -> Table:
+    table = _table(f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "mode", *_LOST)
+    trace = Replay.of(requests, pool_tokens=pool_tokens)
+    for mode in (PreemptionMode.RECOMPUTE, PreemptionMode.SWAP, PreemptionMode.AUTO):
+        table.add_row(*_lost_row(mode.value, trace.run(mode)))
     return table
 
 
-def _theta_table(requests: Sequence[ArrivingRequest]) -> Table:
-    table = _table(f"{len(requests)} conversations at 1.2 × capacity", "swap ÷ recompute, θ", *_LOST)
+def _theta_table(requests: Sequence[ArrivingRequest], pool_tokens: int) -> Table:
+    table = _table(
+        f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "swap ÷ recompute, θ", *_LOST
+    )
     # Out and in of a block against the prefill of its tokens.
     even_bytes_s = 2 * BLOCK_BYTES / (BLOCK_TOKENS * STEP_TIME.per_prefill_token_s)
+    trace = Replay.of(requests, pool_tokens=pool_tokens)
     for dearness in (0.25, 0.5, 1.0, 2.0, 4.0):
         for theta in (0.1, 0.3, 0.5, 1.0, 2.0, 10.0):
-            lost = replay(requests, PreemptionMode.AUTO, load=1.2, copy_bytes_s=even_bytes_s / dearness, theta=theta)
+            lost = trace.run(PreemptionMode.AUTO, copy_bytes_s=even_bytes_s / dearness, theta=theta)
             table.add_row(*_lost_row(f"{dearness:g}, {theta:g}", lost))
     return table
 

@@ -38,6 +38,7 @@ class StaggeredKV(KVCacheManager):
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
         without: Collection[int] = (),
+        spare: int = 0,
     ) -> bool:
         assert not without, "nobody is evicted in that engine"
         expected = max(tokens + 1, predicted_tokens or 0)
@@ -53,6 +54,7 @@ class StaggeredKV(KVCacheManager):
         owner_class: int,
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
+        spare: int = 0,
     ) -> Allocation | None:
         allocation = super().allocate(row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens)
         if allocation is not None:

@@ -169,8 +169,12 @@ class KVCacheManager:
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
         without: Collection[int] = (),
+        spare: int = 0,
     ) -> bool:
-        """Whether `allocate` would succeed, were the rows `without` to release their blocks first."""
+        """Whether `allocate` would succeed, were the rows `without` to release their blocks first.
+
+        `spare`: blocks that must stay free beside it, unless its class is within its reserve.
+        """
         expected = max(tokens, predicted_tokens or 0)
         hits = self._cache.longest(names, self._most_hits(tokens))
         gone = Counter(block for other in without for block in self._tables[other].blocks)
@@ -197,7 +201,7 @@ class KVCacheManager:
             need = worst_need([*map(self._growing, own), newcomer], self.block_size)
             if charged + fresh + need > part.ceiling:
                 return False
-        left -= self._watermark + self._reserves.held_back(owner_class, self._owners.charged)
+        left -= self._watermark + max(spare, self._reserves.held_back(owner_class, self._owners.charged))
         if self._firm:
             return growth <= left
         return worst_need([*map(self._growing, others.values()), newcomer], self.block_size) <= left
@@ -210,15 +214,18 @@ class KVCacheManager:
         owner_class: int,
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
+        spare: int = 0,
     ) -> Allocation | None:
         """Blocks for `tokens` tokens of a request that has none, and a promise up to `predicted_tokens`.
 
         `names`: of the content of its whole blocks, as far as it is known; the list may grow, and is kept.
-        None, and nothing is taken, if it doesn't fit.
+        None, and nothing is taken, if it doesn't fit (`fits`).
         """
         assert row not in self._tables, f"row {row} has blocks already"
         assert tokens > 0, f"{tokens=}"
-        if not self.fits(row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens, names=names):
+        if not self.fits(
+            row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens, names=names, spare=spare
+        ):
             self._refused_allocations += 1
             return None
         hits = self._cache.longest(names, self._most_hits(tokens))

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -33,6 +34,11 @@ from workers.swap_space import BlockSwapper, SwapPool
 from workers.timeline import Timeline
 
 REVOKED_PARTITION = 1
+SMALL_POOL = 14
+"""Blocks: far too few for eight requests."""
+LARGE_POOL = 200
+OFTEN = 1.2
+"""Evictions a turn."""
 SHARED_TOKENS = 32
 P0, P1, P2, P3 = PriorityClass
 Said = dict[str, tuple[list[int], str]]
@@ -253,6 +259,45 @@ class Crowd:
             seen.histogram["swapped" if suspension.swapped else "recomputed"] += 1
             if len(wish.prompt) >= SHARED_TOKENS + 5:
                 seen.histogram["shared prefix"] += 1
+
+
+def said_undisturbed(runner: ModelRunner, storage: KVStorage, wishes: Sequence[Wish]) -> Said:
+    alone = Crowd(runner, storage, wishes, blocks=LARGE_POOL, mode=PreemptionMode.NONE, prefix_cache=False)
+    said = alone.run()
+    assert not alone.seen.preempted
+    return said
+
+
+def check_disturbed(
+    runner: ModelRunner,
+    storage: KVStorage,
+    wishes: Sequence[Wish],
+    said: Said,
+    mode: PreemptionMode,
+    kinds: set[str],
+    **swapping: Any,
+) -> None:
+    """The same crowd in a small pool says the same, although most of it is suspended; `kinds` happen often."""
+    disturbed = Crowd(runner, storage, wishes, blocks=SMALL_POOL, mode=mode, evictions_a_turn=OFTEN, **swapping)
+    assert disturbed.run() == said
+    histogram = disturbed.seen.histogram
+    print(mode.value, len(disturbed.seen.preempted), "preempted:", dict(histogram))
+    assert len(disturbed.seen.preempted) >= 150
+    for kind in {"mid-prefill", "mid-decode", "shared prefix"} | kinds:
+        assert histogram[kind] >= 30, f"{kind}: {histogram}"
+
+
+def said_with_a_spoiled_block(runner: ModelRunner, storage: KVStorage, wishes: Sequence[Wish]) -> Said:
+    return Crowd(
+        runner,
+        storage,
+        wishes,
+        blocks=SMALL_POOL,
+        mode=PreemptionMode.SWAP,
+        swap_places=LARGE_POOL,
+        evictions_a_turn=OFTEN,
+        make_swapper=CorruptingSwapper,
+    ).run()
 
 
 class _SmallPool:
