@@ -8,8 +8,8 @@ as submitted when the run starts: a request's time to first token is the moment 
 
     python -m benchmarks.transformers_peer --model FOLDER --workload FILE [--requests N] [--dtype float32]
 
-loads the model, then runs once for each line of its input and prints one line of JSON each time: the figures and the
-process's own peak memory.
+loads the model, then runs once for each line of its input and prints one line of JSON each time: the figures, the
+outputs and the process's own peak memory.
 """
 
 import argparse
@@ -136,9 +136,9 @@ def main() -> None:
     peer = TransformersPeer(arguments.model, placement)
 
     def run() -> dict[str, Any]:
-        figures, _outputs = peer.run(requests, arguments.batch)
+        figures, outputs = peer.run(requests, arguments.batch)
         peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
-        return {**asdict(figures), "peak_rss_mb": peak_rss_mb}
+        return {**asdict(figures), "outputs": outputs, "peak_rss_mb": peak_rss_mb}
 
     run_on_request(run)
 

@@ -9,8 +9,8 @@ vLLM ships it.
 
     ENVIRONMENT/bin/python -m benchmarks.vllm_peer --model FOLDER --workload FILE [--requests N] [--dtype float32]
 
-loads the model, then runs once for each line of its input and prints one line of JSON each time: the figures and the
-peak memory of the process.
+loads the model, then runs once for each line of its input and prints one line of JSON each time: the figures, the
+outputs and the peak memory of the process.
 """
 
 import argparse
@@ -78,7 +78,8 @@ def run(engine: Any, requests: list[dict[str, Any]]) -> dict[str, Any]:
         sampling = SamplingParams(temperature=0.0, max_tokens=tokens, min_tokens=tokens, ignore_eos=True)
         engine.add_request(str(number), TokensPrompt(prompt_token_ids=request["prompt_token_ids"]), sampling)
     first_s: dict[str, float] = {}
-    output_tokens = steps = 0
+    ended: dict[str, list[int]] = {}
+    steps = 0
     while engine.has_unfinished_requests():
         outputs = engine.step()
         steps += 1
@@ -87,8 +88,9 @@ def run(engine: Any, requests: list[dict[str, Any]]) -> dict[str, Any]:
             if output.outputs[0].token_ids:
                 first_s.setdefault(output.request_id, now_s)
             if output.finished:
-                output_tokens += len(output.outputs[0].token_ids)
+                ended[output.request_id] = list(output.outputs[0].token_ids)
     wall_s = time.perf_counter() - started_s
+    output_tokens = sum(map(len, ended.values()))
     assert output_tokens == sum(request["max_tokens"] for request in requests), f"{output_tokens} tokens were written"
     ordered = sorted(first_s.values())
     return {
@@ -97,6 +99,7 @@ def run(engine: Any, requests: list[dict[str, Any]]) -> dict[str, Any]:
         "ttft_p95_s": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
         "wall_s": wall_s,
         "output_tokens": output_tokens,
+        "outputs": [ended[str(number)] for number in range(len(requests))],
         "steps": steps,
     }
 

@@ -68,13 +68,15 @@ Items = Annotated[tuple[T, ...], Strict(False), Field(fail_fast=True)]
 half a million of them must not become half a million errors.
 """
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+ClassNumber = Annotated[int, Field(ge=0, le=3)]
 FinishReason = Literal["stop", "length"]
 
 
 class WireModel(BaseModel):
     """Immutable, strict, closed: an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 # --- requests ---
@@ -171,9 +173,12 @@ class GenerationRequest(WireModel):
     """vLLM's extra: no end-of-sequence token before so many are out. Stop strings end an answer all the same."""
     stop: (
         Annotated[
-            Items[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
+            Items[StopString],
             Field(max_length=MAX_STOP_STRINGS),
-            BeforeValidator(_stop_strings, json_schema_input_type=str | list[str]),
+            BeforeValidator(
+                _stop_strings,
+                json_schema_input_type=StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)],
+            ),
         ]
         | None
     ) = None
@@ -198,9 +203,8 @@ class GenerationRequest(WireModel):
     ) = None
     priority: (
         Annotated[
-            int,
-            Field(ge=0, le=3),
-            BeforeValidator(_class_number, json_schema_input_type=int | Literal["p0", "p1", "p2", "p3"]),
+            ClassNumber,
+            BeforeValidator(_class_number, json_schema_input_type=ClassNumber | Literal["p0", "p1", "p2", "p3"]),
         ]
         | None
     ) = None

@@ -4,7 +4,8 @@ Knows which topic, partition, key and headers a reply has. Does not know what it
 already encoded here), when it is sent, or how it is acknowledged (`topics.producer`).
 
 Every reply has the headers `event` (`topics.headers.ReplyEvent`), `request-id` and `attempt`, and echoes the
-request's `kafka_correlationId`, `job-id` and `custom-id`. A delta also has `seq` and `tokens`.
+request's `kafka_correlationId`, `job-id` and `custom-id`. A delta also has `seq` and `tokens`, a terminal reply
+`server-timing` (`topics.stage_times`).
 
 Key: the request id, so that one request's deltas stand in one partition, in their order, and its final where its
 reader expects it.
@@ -30,6 +31,7 @@ from topics.headers import (
     TRACESTATE,
     ReplyEvent,
 )
+from topics.stage_times import SERVER_TIMING, StageTimes
 
 __all__ = ["OutboundRecord", "ReplyContext", "decode_token_ids", "encode_token_ids"]
 
@@ -84,18 +86,19 @@ class ReplyContext:
             self.delta_topic, None, self.request_id.encode(), value, (*self._headers(event), *headers)
         )
 
-    def final(self, value: bytes) -> OutboundRecord:
-        """The whole answer."""
-        return self._terminal(ReplyEvent.FINAL, value)
+    def final(self, value: bytes, stages: StageTimes | None = None) -> OutboundRecord:
+        """The whole answer. `stages`: where the request's time went."""
+        return self._terminal(ReplyEvent.FINAL, value, stages)
 
-    def error(self, value: bytes) -> OutboundRecord:
+    def error(self, value: bytes, stages: StageTimes | None = None) -> OutboundRecord:
         """No answer will come; `value` is an OpenAI error object."""
-        return self._terminal(ReplyEvent.ERROR, value)
+        return self._terminal(ReplyEvent.ERROR, value, stages)
 
-    def _terminal(self, event: ReplyEvent, value: bytes) -> OutboundRecord:
-        return OutboundRecord(
-            self.reply_topic, self.reply_partition, self.request_id.encode(), value, self._headers(event)
-        )
+    def _terminal(self, event: ReplyEvent, value: bytes, stages: StageTimes | None) -> OutboundRecord:
+        headers = self._headers(event)
+        if stages is not None:
+            headers = (*headers, (SERVER_TIMING, stages.encode().encode("ascii")))
+        return OutboundRecord(self.reply_topic, self.reply_partition, self.request_id.encode(), value, headers)
 
     def _headers(self, event: ReplyEvent) -> tuple[tuple[str, bytes], ...]:
         headers = [

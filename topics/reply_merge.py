@@ -23,6 +23,7 @@ from topics.codec import loads
 from topics.errors import RequestError
 from topics.headers import ReplyEvent
 from topics.reply_reader import Reply
+from topics.stage_times import StageTimes
 
 __all__ = [
     "Answer",
@@ -86,6 +87,8 @@ class Answer:
     first_delta_s: float | None
     """None: no delta arrived (`stream` was not asked for, or the final came first)."""
     ended_s: float
+    stages: StageTimes | None = None
+    """Where the time went, as the worker says."""
 
 
 class ReplyMerge:
@@ -150,6 +153,7 @@ class ReplyMerge:
                     sent_s=self._sent_s,
                     first_delta_s=self._first_delta_s,
                     ended_s=self._ended_s,
+                    stages=self._terminal.stages,
                 )
         except (RequestError, KeyError, IndexError, TypeError) as error:
             raise UnreadableReplyError(

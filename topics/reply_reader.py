@@ -17,6 +17,7 @@ from topics.aiokafka_producer import KafkaUnavailableError
 from topics.headers import ATTEMPT, CORRELATION_ID, EVENT, REQUEST_ID, SEQ, TOKENS, ReplyEvent
 from topics.kafka_settings import KafkaSettings
 from topics.replies import decode_token_ids
+from topics.stage_times import SERVER_TIMING, StageTimes
 
 __all__ = ["Reply", "ReplyReader"]
 
@@ -40,6 +41,8 @@ class Reply:
     token_ids: tuple[int, ...]
     correlation_id: bytes | None
     value: bytes
+    stages: StageTimes | None = None
+    """Of a terminal reply: where the request's time went, as far as the worker says."""
 
     @classmethod
     def decode(cls, headers: Mapping[str, bytes], value: bytes) -> "Reply":
@@ -53,6 +56,7 @@ class Reply:
             token_ids=decode_token_ids(headers.get(TOKENS, b"")),
             correlation_id=headers.get(CORRELATION_ID),
             value=value,
+            stages=StageTimes.decode_header(headers[SERVER_TIMING]) if SERVER_TIMING in headers else None,
         )
 
 

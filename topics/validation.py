@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from topics.errors import RequestError
 from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
 
-__all__ = ["parse_request", "request_kind"]
+__all__ = ["accepted_without_effect", "parse_request", "request_kind"]
 
 _Unsupported = Mapping[str, tuple[tuple[object, ...], str]]
 """Field → the values that change nothing, and the remedy where it has another one."""
@@ -94,6 +94,14 @@ _PROBLEMS: Mapping[str, tuple[str, str]] = {
     "string_pattern_mismatch": ("invalid_value", "must be a token id, written in digits"),
     "literal_error": ("invalid_value", "must be {expected}"),
 }
+
+
+def accepted_without_effect(model: type[BaseModel]) -> Mapping[str, tuple[object, ...]]:
+    """Fields that a model lacks and a body may have all the same, with the values that it may have them with."""
+    fields = _UNSUPPORTED_IN_MESSAGE if model is ChatMessage else {}
+    if model in (ChatCompletionRequest, CompletionRequest):
+        fields = _UNSUPPORTED
+    return {name: values for name, (values, _) in fields.items()}
 
 
 def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[CompletionRequest]:

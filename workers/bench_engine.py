@@ -40,7 +40,7 @@ __all__ = ["run_workload"]
 class _Answer:
     detokenizer: Detokenizer
     first_s: float | None = None
-    tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
     characters: int = 0
 
 
@@ -67,7 +67,7 @@ class _Sink:
                 now_s = time.monotonic()
                 answer = self.answers.setdefault(publication.arrival.id, _Answer(self.new_detokenizer()))
                 answer.first_s = now_s if answer.first_s is None else answer.first_s
-                answer.tokens += len(publication.token_ids)
+                answer.token_ids += publication.token_ids
                 answer.characters += len(answer.detokenizer.feed(publication.token_ids))
                 if publication.ending is not None:
                     if publication.ending.error is not None:
@@ -138,7 +138,8 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
         thread.stop()
         staging.stop()
     first_s = [answer.first_s - started_s for answer in sink.answers.values() if answer.first_s is not None]
-    tokens = sum(answer.tokens for answer in sink.answers.values())
+    outputs = [sink.answers[RecordId("bench", 0, number)].token_ids for number in range(len(requests))]
+    tokens = sum(map(len, outputs))
     statistics = parts.engine.statistics()
     assert tokens == sum(request["max_tokens"] for request in requests), f"{tokens} tokens were written"
     return {
@@ -147,11 +148,13 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
         "ttft_p95_s": float(np.percentile(first_s, 95)),
         "wall_s": wall_s,
         "output_tokens": tokens,
+        "outputs": outputs,
         "steps": statistics.steps,
         "runner_share": statistics.step_seconds / wall_s,
         "gil_wait_share": (statistics.python_seconds - statistics.python_cpu_seconds)
         / (statistics.step_seconds + statistics.python_seconds),
         "preemptions": statistics.preemptions,
+        "cached_tokens": sum(parts.kv.statistics().hit_tokens_by_class.values()),
     }
 
 

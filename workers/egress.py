@@ -27,7 +27,9 @@ from workers.prompt import PreparedRequest
 from workers.reply_body import ReplyBody, error_body
 from workers.reply_stream import ReplyStream
 from workers.request import Arrival, Ending, FinishReason
+from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
 
@@ -54,6 +56,7 @@ class Egress:
         self._groups = groups
         self._new_detokenizer = new_detokenizer
         self._token_bytes = token_bytes
+        self._clock = WallClock()
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -164,14 +167,15 @@ class Egress:
     async def _end(self, publication: Publication, stream: ReplyStream | None, ending: Ending) -> None:
         arrival = publication.arrival
         after = None
+        stages = stage_times(arrival, ending.timeline, self._clock)
         if stream is None:
             assert ending.error is not None, f"{arrival.id} ended well without having been staged"
-            reply = self._context(arrival.headers.reply_address, arrival).error(error_body(ending.error))
+            reply = self._context(arrival.headers.reply_address, arrival).error(error_body(ending.error), stages)
         else:
             del self._streams[arrival.id]
             stream.finish()
             if ending.error is not None:
-                reply = stream.context.error(error_body(ending.error))
+                reply = stream.context.error(error_body(ending.error), stages)
             else:
                 assert isinstance(ending.reason, FinishReason)
                 if stream.prepared.stream:
@@ -183,7 +187,8 @@ class Egress:
                         prompt_tokens=ending.prompt_tokens,
                         output_tokens=ending.output_tokens,
                         logprobs=stream.logprobs,
-                    )
+                    ),
+                    stages,
                 )
             after = stream.last_acknowledgement
         self._writers[arrival.origin_class].put(

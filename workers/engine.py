@@ -24,13 +24,14 @@ from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
 from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
 from workers.engine_statistics import EngineStatistics
-from workers.errors import NotFiniteLogits
+from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.preemption_times import PreemptionTimes
 from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
+from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
@@ -42,6 +43,7 @@ __all__ = ["Engine"]
 log = logging.getLogger(__name__)
 
 
+_MEMORY_RETRY_S = 10.0
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
 _STAGING_WAIT = 0.1
@@ -77,7 +79,8 @@ class Engine:
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
-        self._runner = runner
+        self._limits = runner.limits
+        self._forward = SplitForward(runner)
         self._qdisc = qdisc
         self._intake = intake
         self._lengths = lengths
@@ -236,7 +239,7 @@ class Engine:
                 arrival.origin_class,
                 arrival.tenant,
                 # What the body asks for is not checked yet, and may be absurd.
-                min(arrival.max_tokens or self._default_max_tokens, self._runner.limits.context_tokens),
+                min(arrival.max_tokens or self._default_max_tokens, self._limits.context_tokens),
             ),
             arrival_s=arrival.arrived_s,
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
@@ -296,7 +299,7 @@ class Engine:
         started, cpu_started = self._clock(), self._cpu_clock()
         self._preemption_times.usable(plan, self._timeline, now, started)
         try:
-            sampled = self._runner.step([self._input(chunk) for chunk in plan.chunks])
+            sampled = self._forward.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
             # block that held no number would go on with what it was scrubbed to.
@@ -305,18 +308,22 @@ class Engine:
                 self._scheduler.fail(row, now)
                 self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
             return
+        except NoMemoryForSequence as fault:
+            row = plan.chunks[fault.sequence].row
+            self._scheduler.fail(row, now)
+            self._end(row, self._no_memory(), now)
+            return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
-        logprobs = self._runner.take_logprobs()
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
-        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled, strict=True)):
+        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled.tokens, strict=True)):
             timeline = self._timeline(chunk.row)
             timeline.steps += 1
             self._preemption_times.computed(chunk, timeline, done)
             if token is None:
                 continue
-            reason = self._tokens.accept(self._requests[chunk.row], token, done, logprobs.get(place))
+            reason = self._tokens.accept(self._requests[chunk.row], token, done, sampled.logprobs.get(place))
             outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
             if reason is not None:
                 endings.append((chunk.row, reason))
@@ -376,6 +383,13 @@ class Engine:
     def _forget(self, row: int) -> None:
         self._requests.forget(row)
         self._index.release(row)
+
+    def _no_memory(self) -> RequestError:
+        return RequestError.resource_exhausted(
+            "The worker has no memory left to compute the request.",
+            retry_after_s=_MEMORY_RETRY_S,
+            queue_depth=self._scheduler.statistics().queued,
+        )
 
     def _too_large(self, row: int) -> RequestError:
         prompt = len(self._requests[row].prepared.prompt_token_ids)

@@ -7,7 +7,9 @@
     EngineFault (RuntimeError)      a step that was not completed; none of its tokens count
     ├── NotFiniteLogits             some sequences' logits are not numbers: those requests fail, the others go on
     ├── OutOfMemory                 the step asked for more memory than the device has: a smaller one may pass
-    └── DeviceLost                  the device answers no more: the process must be replaced
+    ├── NoMemoryForSequence         one sequence is too much however small the step: that request fails
+    ├── DeviceLost                  the device answers no more: the process must be replaced
+    └── StepHangs                   a step that does not end: likewise
 
 Knows names and what each one asks of its catcher. Does not know requests.
 """
@@ -20,8 +22,10 @@ __all__ = [
     "EngineFault",
     "ModelError",
     "ModelNotFound",
+    "NoMemoryForSequence",
     "NotFiniteLogits",
     "OutOfMemory",
+    "StepHangs",
     "UnsupportedModel",
     "first_line",
 ]
@@ -62,8 +66,21 @@ class OutOfMemory(EngineFault):
     """The step asked for more memory than the device has."""
 
 
+class NoMemoryForSequence(EngineFault):
+    """Of one sequence not even a single token can be computed, be the step as small as it may."""
+
+    def __init__(self, message: str, sequence: int) -> None:
+        """`sequence`: its position in the step's list of sequences."""
+        super().__init__(message)
+        self.sequence = sequence
+
+
 class DeviceLost(EngineFault):
     """The device answers no more (an ECC error, a driver reset): only a new process can go on."""
+
+
+class StepHangs(EngineFault):
+    """The step does not end: only a new process can go on."""
 
 
 def first_line(error: BaseException) -> str:

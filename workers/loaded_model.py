@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+
 from scheduling.step_time import LinearStepTime
 from workers.config import EngineConfig, ModelConfig
 from workers.devices import choose_placement
@@ -65,6 +67,7 @@ def load_model(
     swap = make_swap_pool(runner.storage, kv.swap_bytes, time.perf_counter)
     names = model.served_names or (files.name,)
     pool_tokens = runner.num_blocks * runner.block_size
+    alone_s = rates.fixed_s + rates.per_decode_sequence_s
     return LoadedModel(
         served_names=names,
         runner=runner,
@@ -75,7 +78,8 @@ def load_model(
         swap=swap,
         summary=(
             f"{names[0]} on {placement}: context {runner.limits.context_tokens:,} tokens, "
-            f"KV pool {pool_tokens:,} tokens, prefill {1 / rates.per_prefill_token_s:,.0f} tokens/s; "
-            f"ready {time.monotonic() - started_s:.1f} s after imports"
+            f"KV pool {pool_tokens:,} tokens, prefill {1 / rates.per_prefill_token_s:,.0f} tokens/s, one answer alone "
+            f"{1 / alone_s:,.0f} tokens/s; ready {time.monotonic() - started_s:.1f} s "
+            f"after imports, {time.time() - psutil.Process().create_time():.1f} s after the process started"
         ),
     )

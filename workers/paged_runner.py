@@ -8,6 +8,7 @@ of prompts and single tokens as it likes. Logits are computed only where a token
 small model costs as much as several of its layers.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,11 @@ from workers.sampler import Sampler
 from workers.sampling import GREEDY, TokenLogprobs
 
 __all__ = ["AttentionHeads", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
+
+log = logging.getLogger(__name__)
+
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+"""Of those that have no exception class of their own: the CPU's allocator, the driver, cuBLAS and cuDNN."""
 
 _Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -109,7 +115,7 @@ class PagedRunner(ABC):
         if not sequences:
             return []
         sampling = [position for position, sequence in enumerate(sequences) if sequence.sampling is not None]
-        with _faults_named():
+        with _faults_named(), self._scratch_freed():
             logits = self.logits(sequences)
             with torch.inference_mode():
                 drawn = self._sampler.sample(
@@ -155,6 +161,17 @@ class PagedRunner(ABC):
         with torch.inference_mode():
             return self._forward(PackedStep(ids, positions, rows, attention))
 
+    @contextmanager
+    def _scratch_freed(self) -> Iterator[None]:
+        """On any fault, give back what is only kept to save allocating it again."""
+        try:
+            yield
+        except (RuntimeError, MemoryError):
+            self._sampler = Sampler()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+            raise
+
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(self._steps, self._tokens, self._sampled, self._storage.statistics())
 
@@ -183,25 +200,38 @@ def _make_storage(
         longest_request_tokens=limits.context_tokens,
     )
     shape = attention.block_shape(heads.kv_heads, heads.head_dim)
-    try:
-        # Two at least, whatever the budget: the self-check runs two sequences.
-        return KVStorage(max(blocks, 2), heads.layers, shape, placement.dtype, placement.device)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise PoolSizeError(
-            f"{placement.device} has no room for {blocks} KV blocks ({first_line(error)}): lower engine.kv_bytes"
-        ) from error
+    least = -(-limits.context_tokens // attention.block_size)
+    while True:
+        try:
+            # Two at least, whatever the budget: the self-check runs two sequences.
+            return KVStorage(max(blocks, 2), heads.layers, shape, placement.dtype, placement.device)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_no_memory(error):
+                raise
+            smaller = blocks * 3 // 4
+            if kv_bytes is not None or smaller < least:
+                raise PoolSizeError(
+                    f"{placement.device} has no room for {blocks} KV blocks ({first_line(error)}): lower "
+                    "engine.kv_bytes or model.max_context_tokens"
+                ) from error
+            # What was free is not what can be had in one piece, or somebody else took it meanwhile.
+            log.warning("no memory for %d KV blocks: trying %d", blocks, smaller)
+            blocks = smaller
 
 
 @contextmanager
 def _faults_named() -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemory(first_line(error)) from error
-    except torch.AcceleratorError as error:
-        raise DeviceLost(first_line(error)) from error
-    except RuntimeError as error:
-        # The CPU's allocator has no exception class of its own.
-        if "can't allocate memory" in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if _is_no_memory(error):
             raise OutOfMemory(first_line(error)) from error
+        if isinstance(error, torch.AcceleratorError):
+            raise DeviceLost(first_line(error)) from error
         raise
+
+
+def _is_no_memory(error: MemoryError | RuntimeError) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(sign in str(error) for sign in _NO_MEMORY)

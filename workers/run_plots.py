@@ -1,4 +1,5 @@
-"""The four pictures of a run, as one PNG: service by tenant, TTFT by class, queue by class, borrowed cost by class.
+"""The four pictures of a run, as one PNG: service by tenant, TTFT by class, queue by class, and the cost that classes
+borrowed; of a live run, where borrowing can't be seen, what the time to the first token was spent on instead.
 
 Knows run records and matplotlib. Does not know figures or reports. The same record gives the same bytes.
 """
@@ -13,8 +14,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from scheduling.priority import PriorityClass
-from workers.run_record import RunRecord
-from workers.run_results import RequestTimes
+from workers.run_record import RequestRecord, RunRecord
+from workers.run_results import RequestTimes, split_of
+from workers.ttft_split import TTFT_STAGES, mean_split
 
 __all__ = ["draw_run"]
 
@@ -37,7 +39,10 @@ def draw_run(title: str, run: RunRecord, times: RequestTimes) -> bytes:
     _service(panels[0, 0], run, seconds)
     _ttft(panels[0, 1], times)
     _queue(panels[1, 0], run, seconds)
-    _borrowed(panels[1, 1], run, seconds)
+    if run.engine is None:
+        _split(panels[1, 1], run)
+    else:
+        _borrowed(panels[1, 1], run, seconds)
     png = BytesIO()
     figure.savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()
@@ -103,6 +108,28 @@ def _borrowed(axes: Axes, run: RunRecord, seconds: NDArray[np.floating[Any]]) ->
     axes.set_xlabel("s")
     axes.set_ylabel("cost units")
     _legend(axes)
+
+
+def _split(axes: Axes, run: RunRecord) -> None:
+    means = {
+        priority: split
+        for priority in PriorityClass
+        if (split := mean_split(filter(None, (_split_in(run, record, priority) for record in run.requests))))
+    }
+    labels = [priority.label for priority in means]
+    left = np.zeros(len(means))
+    for stage in TTFT_STAGES:
+        widths = np.array([split[stage] for split in means.values()])
+        axes.barh(labels, widths, left=left, label=stage, height=0.6)
+        left += widths
+    axes.invert_yaxis()
+    axes.set_title("mean time to first token, by what it was spent on")
+    axes.set_xlabel("s")
+    _legend(axes)
+
+
+def _split_in(run: RunRecord, record: RequestRecord, priority: PriorityClass) -> dict[str, float] | None:
+    return split_of(record, run.step_ends_s) if record.request.priority == priority else None
 
 
 def _legend(axes: Axes) -> None:

@@ -1,7 +1,8 @@
 """What happened in a run: each request's times and tokens, and once a second what every tenant had received.
 
 Knows requests, steps and totals. Does not know figures (`workers.run_results`, `workers.fairness` compute them) or
-how a run came about.
+how a run came about: a simulated one is told by the engine itself, a live one by the replies that came, each of which
+counts as a step that nothing else is known of.
 
 **Account**: a (service class, tenant) pair, the smallest party between which shares are compared.
 
@@ -23,9 +24,10 @@ from scheduling.batch_statistics import BatchStatistics
 from scheduling.length import LengthStatistics
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
+from topics.stage_times import StageTimes
 from workers.trace_mix import ArrivingRequest
 
-__all__ = ["MAX_TICKS", "Account", "RequestRecord", "RunRecord", "RunRecorder", "Ticks"]
+__all__ = ["MAX_TICKS", "Account", "EngineTotals", "RequestRecord", "RunRecord", "RunRecorder", "Ticks"]
 
 MAX_TICKS = 16_384
 """4½ hours of seconds."""
@@ -48,6 +50,10 @@ class RequestRecord:
     preemptions: int = 0
     prompt_computed: int = 0
     """The most prompt tokens that were ever computed: what is computed again is not service."""
+    stages: StageTimes | None = None
+    """Of a live run: where the time went, as the worker said."""
+    error: str | None = None
+    """Of a live run: the code of the error that it was answered with."""
     token_steps: "array[int]" = field(default_factory=lambda: array("I"))
     """The step that gave each output token."""
 
@@ -73,6 +79,13 @@ class Ticks:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTotals:
+    batch: BatchStatistics
+    kv: KVCacheStatistics
+    lengths: LengthStatistics
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     requests: tuple[RequestRecord, ...]
     """In order of arrival."""
@@ -85,9 +98,18 @@ class RunRecord:
     """Sum of all steps."""
     end_s: float
     """When the last step was over."""
-    batch: BatchStatistics
-    kv: KVCacheStatistics
-    lengths: LengthStatistics
+    engine: EngineTotals | None
+    """None: the run was seen from a client."""
+
+    @property
+    def batch(self) -> BatchStatistics:
+        assert self.engine is not None, "a client can't know it"
+        return self.engine.batch
+
+    @property
+    def kv(self) -> KVCacheStatistics:
+        assert self.engine is not None, "a client can't know it"
+        return self.engine.kv
 
 
 class RunRecorder:
@@ -159,7 +181,7 @@ class RunRecorder:
         self._busy_s += seconds
         self._longest_step_s = max(self._longest_step_s, seconds)
 
-    def record(self, batch: BatchStatistics, kv: KVCacheStatistics, lengths: LengthStatistics) -> RunRecord:
+    def record(self, engine: EngineTotals | None) -> RunRecord:
         """The run is over. The last, incomplete interval has no tick."""
         return RunRecord(
             requests=self.records,
@@ -169,9 +191,7 @@ class RunRecorder:
             longest_step_s=self._longest_step_s,
             busy_s=self._busy_s,
             end_s=self.step_ends_s[-1] if self.step_ends_s else 0.0,
-            batch=batch,
-            kv=kv,
-            lengths=lengths,
+            engine=engine,
         )
 
     # --- books ----------------------------------------------------------------------------------------------------

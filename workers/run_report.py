@@ -48,7 +48,7 @@ def _row(run: ReportRun, classes: Sequence[str]) -> list[str]:
         ),
         _number(fair.get("jain"), 4),
         _number(fair.get("gap_max"), 0),
-        _percent(figures["engine"]["recomputed_over_all_tokens"]),
+        _percent(None if figures["engine"] is None else figures["engine"]["recomputed_over_all_tokens"]),
         _number(spread.get("ratio"), 2),
     ]
 
@@ -83,9 +83,9 @@ def html_report(settings: dict[str, Any], runs: Sequence[ReportRun]) -> str:
     headings, rows = comparison(runs)
     parts = [
         "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>Headrace: simulated runs</title>',
+        '<html lang="en"><head><meta charset="utf-8"><title>Headrace: runs</title>',
         f"<style>{_STYLE}</style></head><body>",
-        "<h1>Simulated runs</h1>",
+        "<h1>Runs</h1>",
         _definitions(settings),
         "<h2>Side by side</h2>",
         '<div class="wide">' + _table(headings, rows) + "</div>",

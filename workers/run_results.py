@@ -9,7 +9,7 @@ of its last step. A request is *good* if it met every SLO of its class.
 
 import csv
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -23,9 +23,19 @@ from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
 from scheduling.tree import Slo
 from workers.fairness import Party, fairness
-from workers.run_record import Account, RequestRecord, RunRecord
+from workers.run_record import Account, EngineTotals, RequestRecord, RunRecord
+from workers.ttft_split import TTFT_STAGES, mean_split, ttft_split
 
-__all__ = ["PERCENTILES", "SPREAD_NOTE", "Figures", "RequestTimes", "request_times", "run_figures", "write_requests"]
+__all__ = [
+    "PERCENTILES",
+    "SPREAD_NOTE",
+    "Figures",
+    "RequestTimes",
+    "request_times",
+    "run_figures",
+    "split_of",
+    "write_requests",
+]
 
 PERCENTILES = (50, 90, 95, 99)
 QUEUE_WINDOWS = 10
@@ -126,18 +136,17 @@ def run_figures(run: RunRecord, slos: Callable[[PriorityClass], Slo], weight: Ca
     for record in run.requests:
         requests[record.request.priority].append(record)
         requests[record.request.tenant].append(record)
-    by_tenant = {tenant: _group(requests[tenant], times.of_tenant(tenant), run.end_s, slos) for tenant in tenants}
+    by_tenant = {tenant: _group(requests[tenant], times.of_tenant(tenant), run, slos) for tenant in tenants}
     return {
-        **_group(run.requests, times, run.end_s, slos),
+        **_group(run.requests, times, run, slos),
         "by_class": {
-            priority.label: _group(requests[priority], times.of_class(priority), run.end_s, slos)
-            for priority in classes
+            priority.label: _group(requests[priority], times.of_class(priority), run, slos) for priority in classes
         },
         "by_tenant": by_tenant,
         "fairness": _fairness(run, weight, classes),
         "slowest_over_fastest_tenant": _spread(by_tenant),
         "queue": _queue(run),
-        "engine": _engine(run),
+        "engine": None if run.engine is None else _engine(run, run.engine),
     }
 
 
@@ -145,17 +154,20 @@ def run_figures(run: RunRecord, slos: Callable[[PriorityClass], Slo], weight: Ca
 
 
 def _group(
-    records: Sequence[RequestRecord], times: RequestTimes, run_s: float, slos: Callable[[PriorityClass], Slo]
+    records: Sequence[RequestRecord],
+    times: RequestTimes,
+    run: RunRecord,
+    slos: Callable[[PriorityClass], Slo],
 ) -> Figures:
     completed = len(times.ttft)
     good = int(times.meets(slos).sum())
-    duration = run_s or 1.0
+    duration = run.end_s or 1.0
     prompt, output = int(times.prompt_tokens.sum()), int(times.output_tokens.sum())
     return {
         "requests": len(records),
         "completed": completed,
         "failed": sum(record.outcome not in (None, RequestState.FINISHED) for record in records),
-        "duration": _rounded(run_s),
+        "duration": _rounded(run.end_s),
         "total_input_tokens": prompt,
         "total_output_tokens": output,
         "request_throughput": _rounded(completed / duration),
@@ -169,7 +181,25 @@ def _group(
         **_latency("e2el", times.e2el),
         "preemptions": sum(record.preemptions for record in records),
         "most_preemptions_of_one_request": max((record.preemptions for record in records), default=0),
+        **_live(records, run.step_ends_s),
     }
+
+
+def _live(records: Sequence[RequestRecord], step_ends_s: "array[float]") -> Figures:
+    """What only a live run has: where the time to the first token went, and which errors there were."""
+    figures: Figures = {}
+    if split := mean_split(filter(None, (split_of(record, step_ends_s) for record in records))):
+        figures["mean_ttft_split_ms"] = {name: _rounded(seconds * 1000) for name, seconds in split.items()}
+    if errors := Counter(record.error for record in records if record.error is not None):
+        figures["errors"] = dict(sorted(errors.items()))
+    return figures
+
+
+def split_of(record: RequestRecord, step_ends_s: "array[float]") -> dict[str, float] | None:
+    """None: it had no token, or nobody said where its time went."""
+    if record.stages is None or not record.token_steps:
+        return None
+    return ttft_split(record.stages, step_ends_s[record.token_steps[0]] - record.request.arrival_s)
 
 
 def _latency(name: str, seconds: NDArray[np.float64]) -> Figures:
@@ -245,8 +275,8 @@ def _moments(seconds: NDArray[np.float64], squares: NDArray[np.float64], interva
     return {"mean": _rounded(mean), "variance": _rounded(max(0.0, variance))}
 
 
-def _engine(run: RunRecord) -> Figures:
-    batch, lengths = run.batch, run.lengths
+def _engine(run: RunRecord, totals: EngineTotals) -> Figures:
+    batch, lengths = totals.batch, totals.lengths
     computed = batch.prefill_tokens + batch.decode_tokens
     return {
         "steps": batch.steps,
@@ -259,8 +289,8 @@ def _engine(run: RunRecord) -> Figures:
         "recomputed_tokens": batch.recomputed_tokens,
         "recomputed_over_all_tokens": _rounded(batch.recomputed_tokens / computed) if computed else 0.0,
         "backfills": batch.backfills,
-        "kv_blocks": run.kv.pool.blocks,
-        "kv_free_blocks_lowest": run.kv.pool.free_lowest,
+        "kv_blocks": totals.kv.pool.blocks,
+        "kv_free_blocks_lowest": totals.kv.pool.free_lowest,
         "length_mean_error_tokens": _rounded(lengths.mean_error_tokens),
         "length_mean_absolute_error_tokens": _rounded(lengths.mean_absolute_error_tokens),
         "length_exceeded": lengths.exceeded,
@@ -286,10 +316,12 @@ _COLUMNS = (
 
 
 def write_requests(path: Path, run: RunRecord) -> None:
-    """A row for each request; `workers.trace_files` reads it as a trace again."""
+    """A row for each request; `workers.trace_files` reads it as a trace again. Of a live run also its stages."""
+    live = any(record.stages is not None for record in run.requests)
+    more = tuple(f"{name}_s" for name in TTFT_STAGES) if live else ()
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
+        writer.writerow((*_COLUMNS, *more))
         for record in run.requests:
             request = record.request
             steps = record.token_steps
@@ -307,5 +339,11 @@ def write_requests(path: Path, run: RunRecord) -> None:
                     f"{run.step_ends_s[steps[0]] - request.arrival_s:.6f}" if steps else "",
                     f"{run.step_ends_s[steps[-1]] - request.arrival_s:.6f}" if steps else "",
                     record.preemptions,
+                    *_stage_cells(record, run.step_ends_s, more),
                 )
             )
+
+
+def _stage_cells(record: RequestRecord, step_ends_s: "array[float]", columns: Sequence[str]) -> list[str]:
+    split = split_of(record, step_ends_s)
+    return ["" if split is None else f"{split[column.removesuffix('_s')]:.6f}" for column in columns]

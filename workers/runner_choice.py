@@ -17,7 +17,6 @@ from workers.model_source import ModelFiles
 from workers.native.build import NoLibrary
 from workers.native.library import NativeLibrary, load_library
 from workers.paged_runner import PagedRunner
-from workers.transformers_runner import TransformersRunner
 
 __all__ = ["load_runner"]
 
@@ -50,6 +49,9 @@ def load_runner(
         by = "compiled kernels" if runner.native is not None else "torch"
         on_progress(f"Runner: Headrace's own forward, by {by}, on {runner.attention_name} attention")
     else:
+        # Here and not above: transformers' model code takes a third of all imports, and most starts don't need it.
+        from workers.transformers_runner import TransformersRunner
+
         runner = TransformersRunner.load(
             files,
             placement,

@@ -37,7 +37,7 @@ from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeTracker
 from scheduling.swap_rule import SwapRates, SwapRule
 from scheduling.tree import Slo
-from workers.run_record import RequestRecord, RunRecord, RunRecorder
+from workers.run_record import EngineTotals, RequestRecord, RunRecord, RunRecorder
 from workers.step_models import StepDuration
 from workers.trace_mix import ArrivingRequest
 
@@ -210,7 +210,9 @@ class Simulation:
             if on_progress is not None:
                 on_progress(self._ended)
         self._recorder.advance(self._now)
-        return self._recorder.record(self._scheduler.statistics(), self._kv.statistics(), self._lengths.statistics())
+        return self._recorder.record(
+            EngineTotals(self._scheduler.statistics(), self._kv.statistics(), self._lengths.statistics())
+        )
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()

@@ -19,7 +19,6 @@ producer's span (the conventions allow a parent for single messages; a link is f
        └─ send inference.replies
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,8 +29,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival, Ending
 from workers.timeline import Suspension
+from workers.wall_clock import WallClock
 
-__all__ = ["NAMES", "ReplySent", "RequestTracer", "WallClock"]
+__all__ = ["NAMES", "ReplySent", "RequestTracer"]
 
 NAMES = {
     "system": "messaging.system",
@@ -83,16 +83,6 @@ NAMES = {
 """The one table of attribute names: the conventions still move."""
 
 Value = str | int | float | bool | tuple[str, ...]
-
-
-class WallClock:
-    """Turns times of the monotonic clock into wall-clock nanoseconds, by one pair of readings taken at the start."""
-
-    def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
-
-    def ns(self, monotonic_s: float) -> int:
-        return int(monotonic_s * 1e9) + self._offset_ns
 
 
 @dataclass(frozen=True, slots=True)

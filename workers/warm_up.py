@@ -45,7 +45,7 @@ class MeasuredStep:
 
 
 def measure_step_time(
-    runner: ModelRunner, *, budget_s: float = 2.0, clock: Callable[[], float] = perf_counter
+    runner: ModelRunner, *, budget_s: float = 1.0, clock: Callable[[], float] = perf_counter
 ) -> LinearStepTime:
     """Run steps on the runner's pool, which must be nobody's yet, for about `budget_s`: one round at least.
 

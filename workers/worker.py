@@ -39,6 +39,7 @@ from workers.egress import Egress
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.engine_statistics import EngineStatistics
 from workers.engine_thread import EngineThread
+from workers.errors import StepHangs
 from workers.health import HealthFile
 from workers.ingress import Ingress, IngressStatistics, Refusal
 from workers.outbox import Outbox
@@ -48,7 +49,9 @@ from workers.request import Arrival
 from workers.residency import ClassResidency, Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
+from workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -61,6 +64,9 @@ _DELIVERY_GRACE_S = 10.0
 """At the end, how long replies may take to reach the broker."""
 _LAST_STEP_S = 15.0
 """A step that takes longer is taken for stuck."""
+_STUCK_S = 60.0
+_STUCK_STEPS = 30
+"""Planned steps after which one that still runs is taken for hung."""
 _PRODUCER_GRACE_S = 2.0
 _SHARE_INTERVAL_S = 1.0
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
@@ -229,12 +235,14 @@ class Worker:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(stop, tasks)
             except ExceptionGroup as group:
-                expected, bugs = group.split((WorkerFailedError, KafkaUnavailableError, *_DELIVERY_BROKE))
+                expected, bugs = group.split((WorkerFailedError, KafkaUnavailableError, StepHangs, *_DELIVERY_BROKE))
                 if expected is None or bugs is not None:
                     raise
                 error = expected.exceptions[0]
                 if isinstance(error, _DELIVERY_BROKE):
                     raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
+                if isinstance(error, StepHangs):
+                    raise WorkerFailedError(str(error)) from group
                 raise error from group
 
     async def _check_topics(self) -> None:
@@ -254,6 +262,7 @@ class Worker:
         ended = asyncio.Event()
         egress = tasks.create_task(self._egress.run())
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
+        tasks.create_task(self._watchdog().run(ended))
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
         quotas = self._config.scheduling.quotas
@@ -334,6 +343,10 @@ class Worker:
             for task in (egress, *writers):
                 task.cancel()
         self._raise_if_broken()
+
+    def _watchdog(self) -> Watchdog:
+        longest_s = self._config.engine.step_timeout_s or max(_STUCK_S, _STUCK_STEPS * self._step_cap_s)
+        return Watchdog(lambda: self._thread.pulse_s, longest_s)
 
     def _health(self, path: Path) -> HealthFile:
         return HealthFile(

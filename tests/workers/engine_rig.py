@@ -1,5 +1,7 @@
 """An engine on virtual time, with a simulated runner and a staging that answers at once."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduling.priority import PriorityClass
@@ -14,7 +16,7 @@ from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox, Publication
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Arrival
-from workers.runner import ModelLimits
+from workers.runner import ModelLimits, ModelRunner
 from workers.sampling import SamplingParams, TokenLogprobs
 from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import SimulatedRunner, VirtualClock
@@ -56,6 +58,8 @@ class Rig:
     logprobs: int | None = None
     refuse: dict[str, RequestError] = field(default_factory=dict)
     """Request ids that staging refuses."""
+    wrap: Callable[[ModelRunner], ModelRunner] = lambda runner: runner
+    """What the engine gets in the place of the simulated runner."""
     published: dict[str, list[int]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     logprobs_of: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
@@ -63,7 +67,9 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
-        self.outbox = Outbox(1_000_000, lambda: None)
+        self.news = threading.Event()
+        """Something is in the outbox."""
+        self.outbox = Outbox(1_000_000, self.news.set)
         self.jobs: list[StageJob] = []
         self.answer_staging = True
         self.prompts: dict[str, tuple[int, int]] = {}
@@ -81,7 +87,7 @@ class Rig:
             kv_config=KVConfig(),
             preemption=PreemptionConfig(),
             swap=None,
-            runner=self.runner,
+            runner=self.wrap(self.runner),
             rates=RATES,
             max_rows=1_000,
             context_tokens=256,

@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from workers.bench_engine_peers import PeerError, loaded_engine
+from workers.bench_workload import Mix, make_workload
 from workers.cli import main
+from workers.native.build import find_compiler
 
 
 @pytest.fixture
@@ -44,6 +46,7 @@ def test_engines_take_turns_and_the_figures_are_written(tiny_model: Path, tmp_pa
     record = json.loads(out.read_bytes())
     assert [run["engine"] for run in record["runs"]] == ["headrace", "transformers"] * 2
     assert {run["output_tokens"] for run in record["runs"]} == {10}
+    assert {run["same_outputs"] for run in record["runs"]} == {2}
     figures = record["figures"]["float32"]
     assert figures["ratio_transformers"] > 0
     assert figures["headrace"]["ttft_mean_s"] > 0
@@ -51,7 +54,10 @@ def test_engines_take_turns_and_the_figures_are_written(tiny_model: Path, tmp_pa
 
 def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
     assert main(["bench", "engine", "--model", str(tiny_model), "--peers", "tgi"]) == 2
-    assert "--peers tgi: unknown; the peers are transformers, vllm" in capsys.readouterr().err
+    assert (
+        "--peers tgi: unknown; the peers are transformers, transformers-continuous, llama.cpp, vllm"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_peer_that_is_not_installed_is_named_with_the_remedy(
@@ -60,6 +66,32 @@ def test_a_peer_that_is_not_installed_is_named_with_the_remedy(
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
     assert main(["bench", "engine", "--model", str(tiny_model), "--peers", "vllm"]) == 2
     assert "the peer vllm is not installed: add --install-peers" in capsys.readouterr().err
+
+
+def test_llama_cpp_wants_a_gguf_file(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
+    assert main(["bench", "engine", "--model", str(tiny_model), "--peers", "llama.cpp", "--install-peers"]) == 2
+    assert "the peer llama.cpp reads GGUF files: name one" in capsys.readouterr().err
+
+
+def test_a_profile_accounts_for_all_of_a_step(tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "profile.json"
+    options = ["--model", str(tiny_model), "--dtypes", "float32", "--repeats", "2", "--out", str(out)]
+    if find_compiler() is None:
+        pytest.skip("no C compiler: no compiled kernels to look into")
+    assert main(["bench", "engine", "--profile", *options]) == 0
+    figures = json.loads(out.read_bytes())["figures"]
+    assert figures["limits"]["read_gb_s"] > 0
+    assert [step["tokens"] for step in figures["steps"]] == [1, 8, 32, 64, 128]
+    for step in figures["steps"]:
+        assert set(step["parts_s"]) == {"products", "attention", "rest", "head", "outside"}
+        assert sum(least for _median, least in step["parts_s"].values()) <= step["step_s"][1] * 1.000001
+
+
+def test_a_mix_has_its_lengths(tiny_model: Path) -> None:
+    requests = make_workload(tiny_model, Mix(prompt=(3, 5), output=(2, 2)))["requests"]
+    assert len(requests) == 64
+    assert {len(request["prompt_token_ids"]) for request in requests} == {3, 4, 5}
+    assert {request["max_tokens"] for request in requests} == {2}
 
 
 def test_an_engine_that_ends_early_is_a_named_failure(tmp_path: Path) -> None:

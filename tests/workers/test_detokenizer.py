@@ -79,3 +79,17 @@ def test_text_in_the_middle_keeps_its_spaces(byte_fallback: Tokenizer) -> None:
     detokenizer = DetokenizerFactory(byte_fallback)()
     ids = ids_of(byte_fallback, "hello hello")
     assert "".join(detokenizer.feed([token_id]) for token_id in ids) == "hello hello"
+
+
+@pytest.mark.parametrize("make", [byte_level_tokenizer, byte_fallback_tokenizer])
+def test_the_bytes_of_an_answers_tokens_are_its_text(make: Callable[[], Tokenizer]) -> None:
+    tokenizer = make()
+    factory = DetokenizerFactory(tokenizer)
+    ids = ids_of(tokenizer, "hello the 🦊!")
+    assert b"".join(map(factory.token_bytes, ids)).decode().strip() == "hello the 🦊!"
+    assert factory.token_bytes(10**6) == b""
+
+
+def test_a_special_token_is_its_name(byte_level: Tokenizer) -> None:
+    end = byte_level.get_vocab_size() - 1
+    assert DetokenizerFactory(byte_level).token_bytes(end) == byte_level.id_to_token(end).encode()

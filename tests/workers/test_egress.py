@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from scheduling.priority import PriorityClass
-from tests.workers.engine_rig import Rig, letter_detokenizer, token_bytes
+from tests.workers.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
 from topics.replies import OutboundRecord
 from workers.config import EgressConfig
 from workers.egress import Egress
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest
 from workers.request import Arrival, Ending, FinishReason
+from workers.sampling import TokenLogprobs
 from workers.staging import StageJob
 from workers.terminal_writer import ReplyTopics, Terminal
 from workers.timeline import Timeline
@@ -171,3 +173,27 @@ async def test_without_room_a_stream_coalesces() -> None:
     await asyncio.wait_for(running, 5)
     assert "".join(map(text, scene.deltas.sent)) == "abc"
     assert len(scene.deltas.sent) <= 2
+
+
+async def test_log_probabilities_come_with_their_text_and_all_of_them_in_the_final() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("r")
+    prepared = replace(prepared, sampling=replace(prepared.sampling, logprobs=0))
+    for token in range(450):
+        logprobs = TokenLogprobs(token, -float(token), ())
+        scene.outbox.tokens(arrival, prepared, [token], None, logprobs)
+    scene.outbox.ended(arrival, prepared, end(450))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    chunks = [_logprobs(record) for record in scene.deltas.sent]
+    assert max(map(len, chunks)) == 200, "a delta's record has a bound"
+    final = _logprobs(terminal.reply)
+    assert [each["logprob"] for each in final] == [-float(token) for token in range(450) if token != EOS]
+    assert [each for chunk in chunks for each in chunk] == final
+    assert "".join(each["token"] for each in final) == text(terminal.reply)
+
+
+def _logprobs(record: OutboundRecord) -> list[Any]:
+    assert record.value is not None
+    found = orjson.loads(record.value)["choices"][0]["logprobs"]
+    return [] if found is None else list(found["content"])

@@ -9,6 +9,7 @@ from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
+from workers import prompt
 from workers.prompt import PreparedRequest, PromptBuilder, RequestKind, seed_of
 from workers.runner import ModelLimits
 from workers.sampling import SamplingParams
@@ -213,6 +214,17 @@ def test_a_default_limit_is_no_more_than_the_context_leaves() -> None:
 
 def test_a_default_limit_doesnt_bind_who_asks_for_more() -> None:
     assert build(builder(default_max_tokens=10), max_tokens=50).max_output_tokens == 50
+
+
+def test_an_answer_with_log_probabilities_is_no_longer_than_one_record_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt, "_LOGPROBS_A_REPLY", 60)
+    assert build(builder(), logprobs=True, top_logprobs=4).max_output_tokens == 12
+    assert build(builder(), logprobs=True, max_tokens=60).max_output_tokens == 60
+    assert build(builder(), logprobs=True).sampling.logprobs == 0
+    assert build(builder()).sampling.logprobs is None
+    error = refusal(builder(), logprobs=True, top_logprobs=4, max_tokens=13)
+    assert error.param == "logprobs"
+    assert "at most 12 tokens" in error.message
 
 
 def test_the_last_token_of_the_context_can_be_had(prompts: PromptBuilder) -> None:

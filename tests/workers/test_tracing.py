@@ -11,7 +11,8 @@ from workers.prompt import PreparedRequest, RequestKind
 from workers.request import Ending, FinishReason
 from workers.sampling import SamplingParams
 from workers.timeline import Suspension, Timeline
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
 
 
 def spans_of(sampling: SamplingParams, *suspensions: Suspension) -> dict[str, ReadableSpan]:

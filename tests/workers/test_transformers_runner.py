@@ -21,10 +21,13 @@ from transformers import (
 )
 
 from kvcache.sizing import PoolSizeError
+from workers import paged_runner
 from workers.devices import Placement
-from workers.errors import NotFiniteLogits, OutOfMemory, UnsupportedModel
+from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
+from workers.paged_runner import PackedStep
 from workers.runner import ModelLimits, SequenceInput
 from workers.sampling import GREEDY, SamplingParams
+from workers.split_forward import SplitForward
 from workers.transformers_runner import TransformersRunner
 
 VOCABULARY = 97
@@ -219,6 +222,75 @@ def test_a_step_that_memory_cannot_hold_is_a_named_fault(monkeypatch: pytest.Mon
     monkeypatch.setattr(runner, "_forward", lambda *_arguments: torch.empty(1 << 50))
     with pytest.raises(OutOfMemory):
         runner.step([SequenceInput([1], 0, [0], GREEDY)])
+
+
+def test_a_driver_that_reports_no_memory_is_out_of_memory_and_any_other_error_a_lost_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = runner_of(llama())
+    for says, fault in (("CUDA error: out of memory", OutOfMemory), ("CUDA error: unknown error", DeviceLost)):
+
+        def raises(*_arguments: object, says: str = says) -> torch.Tensor:
+            raise torch.AcceleratorError(says)
+
+        monkeypatch.setattr(runner, "_forward", raises)
+        with pytest.raises(fault, match=says):
+            runner.step([SequenceInput([1], 0, [0], GREEDY)])
+
+
+def test_a_step_in_pieces_gives_the_same_tokens_and_log_probabilities() -> None:
+    runner = runner_of(llama())
+    asked = SamplingParams(seed=3, logprobs=2)
+    step = [SequenceInput([*range(20)], 0, [0, 1], asked), SequenceInput([7, 8, 9], 0, [2], asked)]
+    whole = SplitForward(runner).step(step)
+    forward = runner._forward
+
+    def little_memory(packed: PackedStep) -> torch.Tensor:
+        if len(packed.ids) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(packed)
+
+    runner._forward = little_memory  # type: ignore[method-assign]
+    pieces = SplitForward(runner)
+    got = pieces.step(step)
+    assert pieces.cuts > 0
+    assert got.tokens == whole.tokens
+    for place, logprobs in whole.logprobs.items():
+        assert got.logprobs[place].logprob == pytest.approx(logprobs.logprob, abs=1e-5)
+
+
+def test_a_pool_that_memory_cannot_hold_is_made_smaller_unless_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = paged_runner.KVStorage
+
+    def little_memory(num_blocks: int, *arguments: Any) -> Any:
+        if num_blocks > 20:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate a lot")
+        return storage(num_blocks, *arguments)
+
+    monkeypatch.setattr(paged_runner, "KVStorage", little_memory)
+    monkeypatch.setattr(paged_runner, "free_memory_bytes", lambda _device: 4 * 2**20)
+    limits = ModelLimits(CONTEXT, VOCABULARY, frozenset())
+    assert CONTEXT // 16 <= TransformersRunner(llama(), limits, CPU).num_blocks <= 20
+    assert "no memory for" in caplog.text
+    with pytest.raises(PoolSizeError, match=r"lower engine\.kv_bytes"):
+        TransformersRunner(llama(), limits, CPU, kv_bytes=2**21)
+
+
+def test_log_probabilities_equal_transformers() -> None:
+    model = llama()
+    runner = runner_of(model)
+    text = [7 * i % VOCABULARY for i in range(40)]
+    asked = SamplingParams(temperature=0.7, top_p=0.8, seed=1, presence_penalty=1.0, logprobs=VOCABULARY)
+    with torch.inference_mode():
+        want = model(torch.tensor([text]), use_cache=False).logits[0].log_softmax(dim=-1)
+    for end in (1, 16, 17, 40):
+        (token,) = runner.step([SequenceInput(text[:end], 0, [0, 1, 2], asked, history=text[:end])])
+        got = runner.take_logprobs()[0]
+        assert got.token_id == token
+        assert got.logprob == pytest.approx(float(want[end - 1, token]), abs=1e-4)
+        assert dict(got.alternatives) == pytest.approx(dict(enumerate(want[end - 1].tolist())), abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from topics.catalogue import Catalogue
 from topics.headers import REQUEST_ID
 from topics.jobs.board import BEAT_S, Job, JobBoard
 from topics.jobs.collection import JobCollection
-from topics.jobs.records import JobMemo, Usage
+from topics.jobs.records import JobMemo, JobUsage
 from topics.jobs.state import Standing, standing_of_memo
 from topics.kafka_settings import KafkaSettings
 from topics.partition_reader import PartitionReader
@@ -94,7 +94,7 @@ async def standings(
     for job in jobs:
         total, run, memo = job.order.rows or 0, job.last_run, job.memo
         if run is None:
-            found[job.order.job_id] = Standing(total, 0, 0, 0, 0, Usage(), None, None)
+            found[job.order.job_id] = Standing(total, 0, 0, 0, 0, JobUsage(), None, None)
         elif memo is not None and memo.run == run.run and (job.ended or _is_kept(job, memo, board)):
             found[job.order.job_id] = standing_of_memo(total, memo)
         else:

@@ -27,10 +27,10 @@ __all__ = [
     "JobOrder",
     "JobRecord",
     "JobRun",
+    "JobUsage",
     "OrderProblem",
     "Priority",
     "RunKind",
-    "Usage",
     "decode_job_record",
     "key_of",
 ]
@@ -92,7 +92,7 @@ class JobRun(WireModel):
     """When the last row was; None while some are missing."""
 
 
-class Usage(WireModel):
+class JobUsage(WireModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -109,7 +109,7 @@ class JobMemo(WireModel):
     failed: int
     expired: int
     cancelled: int
-    usage: Usage
+    usage: JobUsage
     model: str | None
     last_reply_ms: int | None
     finalizing_at_ms: int | None = None

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from topics.jobs.board import Job
-from topics.jobs.records import JobMemo, Usage
+from topics.jobs.records import JobMemo, JobUsage
 from topics.jobs.tally import Tallied
 
 __all__ = ["JobState", "Standing", "batch_object", "standing_of_memo", "standing_of_tally", "state_of"]
@@ -46,7 +46,7 @@ class Standing:
     """Answered with an error."""
     expired: int
     cancelled: int
-    usage: Usage
+    usage: JobUsage
     model: str | None
     last_reply_ms: int | None
     finalizing_at_ms: int | None = None

@@ -13,7 +13,7 @@ partition, however often it is begun anew, always gives the same fates:
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topics.jobs.records import JobRun, Usage
+from topics.jobs.records import JobRun, JobUsage
 from topics.jobs.reply import Fate, RowReply
 from topics.jobs.row_set import RowSet
 
@@ -33,7 +33,7 @@ class Tallied:
     failed: int
     expired: int
     cancelled: int
-    usage: Usage
+    usage: JobUsage
     model: str | None
     last_reply_ms: int | None
     """When the newest deciding reply was written."""
@@ -115,7 +115,7 @@ class JobTally:
             failed=failed,
             expired=expired,
             cancelled=cancelled,
-            usage=Usage(
+            usage=JobUsage(
                 prompt_tokens=self._prompt_tokens,
                 completion_tokens=self._completion_tokens,
                 cached_tokens=self._cached_tokens,

@@ -12,11 +12,13 @@ import asyncio
 import logging
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from topics.client import HeadraceClient, Stream
+from topics.stage_times import STAGES
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
@@ -109,7 +111,13 @@ def _print_end(stream: Stream, *, as_json: bool) -> None:
     answer = stream.answer
     assert answer is not None
     if as_json:
-        _print_json({"answer": answer.body, "seconds": answer.ended_s - answer.sent_s})
+        _print_json(
+            {
+                "answer": answer.body,
+                "seconds": answer.ended_s - answer.sent_s,
+                "stages": None if answer.stages is None else asdict(answer.stages),
+            }
+        )
     else:
         first = (
             "" if answer.first_delta_s is None else f"first text after {answer.first_delta_s - answer.sent_s:.2f} s, "
@@ -120,6 +128,12 @@ def _print_end(stream: Stream, *, as_json: bool) -> None:
             f"{used['prompt_tokens']} + {used['completion_tokens']} tokens; {answer.request_id}]",
             file=sys.stderr,
         )
+        if answer.stages is not None:
+            reached = ((name, getattr(answer.stages, name)) for name in STAGES)
+            print(
+                "[" + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in reached if seconds is not None) + "]",
+                file=sys.stderr,
+            )
 
 
 def _print_json(document: Any) -> None:

@@ -98,6 +98,7 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
     with stop_on_signals(arguments.ends_with) as stop:
         model = await asyncio.to_thread(load_with_progress, config, console)
         from workers.telemetry import tracer_provider
+        from workers.watchdog import WAY_OUT_S, end_within
         from workers.worker import TopicsNotReadyError, Worker, WorkerFailedError
 
         console.print(model.summary)
@@ -118,6 +119,10 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
                     await _run_announced(worker, stop, lambda: print_ready(config, model))
                 else:
                     await worker.run(stop)
+        except BaseException:
+            # What broke the worker (a device that is gone, a step that hangs) may also hold up its end.
+            end_within(WAY_OUT_S)
+            raise
         finally:
             await asyncio.to_thread(provider.shutdown)
 

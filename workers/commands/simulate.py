@@ -29,10 +29,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from scheduling.cost import CostKind
 from scheduling.limits import LimitsError
@@ -40,8 +38,9 @@ from scheduling.policies import POLICIES
 from scheduling.tree import TreeError
 from workers.assembly import batch_limits, class_tree, cost_model
 from workers.cli import UsageError
+from workers.commands.run_output import write_runs
 from workers.config import ConfigError, WorkerConfig, load_config
-from workers.run_report import ReportRun, comparison, html_report
+from workers.run_report import ReportRun
 from workers.run_results import Figures
 from workers.simulation import EngineModel
 from workers.simulation_study import (
@@ -61,7 +60,6 @@ from workers.trace_mix import ArrivingRequest, SourceError, TraceSource, mix, pa
 __all__ = ["add_arguments", "run"]
 
 DEFAULT_STEP_TIME = "llama2-70b-h100x8"
-_PIPE_COLUMNS = 180
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -299,28 +297,15 @@ def _settings(
 def _write(
     arguments: argparse.Namespace, settings: dict[str, Any], runs: Sequence[tuple[RunTask, Figures]], study: Study
 ) -> None:
-    results = {
-        "settings": settings,
-        "runs": [{"policy": task.policy, "load": task.load, **figures} for task, figures in runs],
-    }
-    encoded = orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     shown = [ReportRun(task.policy, task.load_text, figures, _picture(study, task)) for task, figures in runs]
-    if arguments.out is not None:
-        (arguments.out / "results.json").write_bytes(encoded)
-        (arguments.out / "report.html").write_text(html_report(settings, shown), encoding="utf-8")
-    if arguments.json:
-        sys.stdout.buffer.write(encoded)
-        return
-    headings, rows = comparison(shown)
-    table = Table(title=f"{len(study.requests)} requests; capacity {settings['capacity_requests_s']:.3g} requests/s")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < 2 else "right")
-    for row in rows:
-        table.add_row(*row)
-    # Into a pipe or a file as wide as it needs; a terminal wraps what doesn't fit.
-    (Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS)).print(table)
-    if arguments.out is not None:
-        print(f"{arguments.out / 'report.html'}, results.json and a CSV for each run")
+    write_runs(
+        arguments.out,
+        settings,
+        shown,
+        {"runs": [{"policy": task.policy, "load": task.load, **figures} for task, figures in runs]},
+        title=f"{len(study.requests)} requests; capacity {settings['capacity_requests_s']:.3g} requests/s",
+        as_json=arguments.json,
+    )
 
 
 def _picture(study: Study, task: RunTask) -> bytes | None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from topics.admin import KafkaAdmin
 from topics.jobs.board import Job
 from topics.jobs.input_file import InputFile, open_input
-from topics.jobs.records import Usage
+from topics.jobs.records import JobUsage
 from topics.jobs.row_ids import check_job_id, derived_job_id
 from topics.jobs.state import Standing, batch_object
 from topics.jobs.submission import (
@@ -121,7 +121,7 @@ async def _dry_run(
 
 
 def _unanswered(job: Job) -> Standing:
-    return Standing(job.order.rows or 0, 0, 0, 0, 0, Usage(), None, None)
+    return Standing(job.order.rows or 0, 0, 0, 0, 0, JobUsage(), None, None)
 
 
 def _metadata(pairs: list[str]) -> dict[str, str]:

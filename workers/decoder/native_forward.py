@@ -27,7 +27,7 @@ from workers.native.library import (
     pointer,
 )
 
-__all__ = ["NativeForward", "NativeForwardStatistics"]
+__all__ = ["ForwardSize", "NativeForward", "NativeForwardStatistics"]
 
 _Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -37,6 +37,16 @@ class NativeForwardStatistics:
     seconds: dict[str, float]
     """Spent in each of `STAGES` so far: products, attention, the rest of the layers, the output head."""
     buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSize:
+    weight_bytes: int
+    """Read in a forward that samples, whatever its tokens."""
+    layer_weights: int
+    """Each is multiplied once a token."""
+    head_weights: int
+    """Each is multiplied once a sampled token."""
 
 
 class NativeForward:
@@ -111,6 +121,14 @@ class NativeForward:
         seconds = dict(zip(STAGES, self._seconds.tolist(), strict=True))
         return NativeForwardStatistics(seconds, self._buffers.size_bytes)
 
+    @property
+    def size(self) -> ForwardSize:
+        shape = self._shape
+        layer = shape.hidden * (2 * (shape.query_rows + shape.kv_rows) + 3 * shape.intermediate)
+        return ForwardSize(
+            sum(tensor.nbytes for tensor in self._held), shape.layers * layer, shape.vocabulary * shape.hidden
+        )
+
     def _embed(self, ids: _Ids, out: torch.Tensor) -> None:
         if self._embedding.dtype == torch.float32:
             torch.index_select(self._embedding, 0, torch.from_numpy(ids), out=out)
@@ -128,26 +146,27 @@ class NativeForward:
             key_norm=self._hold(read.key_norm),
             qkv=self._linear(read.qkv, read.qkv_bias),
             output=self._linear(read.output, read.output_bias),
-            gate_up=self._linear(
-                self._paired(read.gate_up), None if read.gate_up_bias is None else self._paired(read.gate_up_bias)
-            ),
+            gate_up=self._gate_and_up(read),
             down=self._linear(read.down, read.down_bias),
             window=self._shape.windows[number] or 0,
             rotary=self._shape.rotary[number],
         )
 
-    def _paired(self, gate_up: torch.Tensor) -> torch.Tensor:
+    def _gate_and_up(self, read: LayerWeights) -> LinearPointers:
         """Panel by panel in turn, gate and up, so that one thread makes both of what it then multiplies."""
-        width = self._library.panel_width
-        inner = self._shape.intermediate
-        sides = gate_up.new_zeros((2, -(-inner // width) * width, *gate_up.shape[1:]))
-        sides[:, :inner] = gate_up.view(2, inner, *gate_up.shape[1:])
-        panels = sides.view(2, -1, width, *gate_up.shape[1:]).transpose(0, 1)
-        return panels.reshape(-1, *gate_up.shape[1:])
+        inner, width = self._shape.intermediate, self._library.panel_width
+        gate, up = read.gate_up.view(2, inner, -1)
+        panels = self._library.pack(gate, up, threads=self._threads)
+        bias = None
+        if read.gate_up_bias is not None:
+            padded = torch.zeros((2, -(-inner // width) * width))
+            padded[:, :inner] = read.gate_up_bias.view(2, inner)
+            bias = padded.view(2, -1, width).transpose(0, 1).flatten()
+        return LinearPointers(len(panels) * width, self._shape.hidden, self._hold(panels), self._hold(bias))
 
     def _linear(self, products: torch.Tensor, bias: torch.Tensor | None) -> LinearPointers:
         outputs, inputs = products.shape
-        panels = self._hold(self._library.pack(products, self._threads))
+        panels = self._hold(self._library.pack(products, threads=self._threads))
         return LinearPointers(outputs, inputs, panels, self._hold(None if bias is None else bias.float()))
 
     def _hold(self, tensor: torch.Tensor | None) -> int | None:

@@ -31,22 +31,18 @@ typedef struct {
     float maximum[MAX_QUERY_ROWS], sum[MAX_QUERY_ROWS]; /* over the tiles so far */
 } Work;
 
-/* A block's keys or values are a page apart from the next one's, where the hardware stops reading ahead. */
-INLINE void fetch_ahead(const char *from, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
-}
-
+/* Blocks lie anywhere, so the hardware can't read ahead from one to the next: while a block is multiplied, the next one
+   is asked for, a line a turn. */
 INLINE void score_blocks(Work *w, const LayerKV *kv, const int bf16, const int32_t *table, int64_t blocks, int head) {
     const int64_t dim = kv->head_dim, size = bf16 ? 2 : 4, bytes = dim * BLOCK * size;
     for (int64_t b = 0; b < blocks; b++) {
         const char *keys = (const char *)kv->keys + table[b] * kv->block_stride * size + head * bytes;
-        if (b + 1 < blocks)
-            fetch_ahead((const char *)kv->keys + table[b + 1] * kv->block_stride * size + head * bytes, bytes);
-        else fetch_ahead((const char *)kv->values + table[0] * kv->block_stride * size + head * bytes, bytes);
+        const char *next = (const char *)(b + 1 < blocks ? kv->keys : kv->values) +
+                           table[b + 1 < blocks ? b + 1 : 0] * kv->block_stride * size + head * bytes;
         for (int64_t r = 0; r < w->rows; r += MAX_ROWS) {
             const int64_t few = w->rows - r < MAX_ROWS ? w->rows - r : MAX_ROWS;
             multiply_rows((int)few, BLOCK / LANES, bf16, dim, w->query + r * dim, dim, keys, BLOCK,
-                          w->score + r * TILE + b * BLOCK, TILE, 0);
+                          w->score + r * TILE + b * BLOCK, TILE, 0, next, BLOCK * size);
         }
     }
 }
@@ -55,13 +51,13 @@ INLINE void weigh_blocks(Work *w, const LayerKV *kv, const int bf16, const int32
     const int64_t dim = kv->head_dim, size = bf16 ? 2 : 4, bytes = dim * BLOCK * size;
     for (int64_t b = 0; b < blocks; b++) {
         const char *values = (const char *)kv->values + table[b] * kv->block_stride * size + head * bytes;
-        if (b + 1 < blocks)
-            fetch_ahead((const char *)kv->values + table[b + 1] * kv->block_stride * size + head * bytes, bytes);
+        const char *next = (const char *)kv->values + table[b + 1 < blocks ? b + 1 : b] * kv->block_stride * size +
+                           head * bytes;
         for (int64_t r = 0; r < w->rows; r += MAX_ROWS) {
             const int64_t few = w->rows - r < MAX_ROWS ? w->rows - r : MAX_ROWS;
-            for (int64_t d = 0; d < dim; d += BLOCK)
+            for (int64_t d = 0; d < dim; d += BLOCK, next += BLOCK * BLOCK * size)
                 multiply_rows((int)few, BLOCK / LANES, bf16, BLOCK, w->score + r * TILE + b * BLOCK, TILE,
-                              values + d * size, dim, w->tile_value + r * dim + d, dim, b > 0);
+                              values + d * size, dim, w->tile_value + r * dim + d, dim, b > 0, next, BLOCK * size);
         }
     }
 }

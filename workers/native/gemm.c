@@ -22,19 +22,31 @@ typedef struct {
     int64_t ldx;
 } Left;
 
+/* Some of a panel's lines, `some` of k from b, times rows [rows, some] at x. While a line is multiplied, memory brings
+   its share of those that are multiplied after them. */
+INLINE void block_product(const int bf16, int64_t some, const float *x, int64_t ldx, const void *b, int64_t rows,
+                          float *c, int64_t ldc, int onto, const char *ahead, int64_t stride) {
+    for (int64_t r = 0; r < rows; r += MAX_ROWS, ahead += some * stride) {
+        const int64_t few = rows - r < MAX_ROWS ? rows - r : MAX_ROWS;
+        multiply_rows((int)few, 2, bf16, some, x + r * ldx, ldx, b, PANEL, c + r * ldc, ldc, onto, ahead, stride);
+    }
+}
+
 /* One panel's columns for some rows, [rows, PANEL] at c. */
 INLINE void panel_product(const Left *left, const int bf16, int64_t panel, int64_t first_row, int64_t rows, float *c,
                           int64_t ldc, int onto) {
-    const int64_t inputs = left->weights->inputs;
-    const char *base = (const char *)left->weights->panels + panel * inputs * PANEL * (bf16 ? 2 : 4);
+    const int64_t inputs = left->weights->inputs, line = PANEL * (bf16 ? 2 : 4);
+    const char *base = (const char *)left->weights->panels + panel * inputs * line;
+    const int64_t tiles = (rows + MAX_ROWS - 1) / MAX_ROWS, stride = (line + tiles - 1) / tiles;
+    float floats[K_BLOCK * PANEL] __attribute__((aligned(64)));
     for (int64_t k = 0; k < inputs; k += K_BLOCK) {
         const int64_t some = inputs - k < K_BLOCK ? inputs - k : K_BLOCK;
-        const void *b = base + k * PANEL * (bf16 ? 2 : 4);
-        for (int64_t r = 0; r < rows; r += MAX_ROWS) {
-            const int64_t few = rows - r < MAX_ROWS ? rows - r : MAX_ROWS;
-            multiply_rows((int)few, 2, bf16, some, left->x + (first_row + r) * left->ldx + k, left->ldx, b, PANEL,
-                          c + r * ldc, ldc, onto || k > 0);
-        }
+        const float *x = left->x + first_row * left->ldx + k;
+        const char *b = base + k * line, *ahead = b + K_BLOCK * line;
+        if (bf16 && tiles > 1) { /* made floats once, not once a tile */
+            for (int64_t i = 0; i < some * PANEL; i += LANES) store(floats + i, load_from(b, i, 1));
+            block_product(0, some, x, left->ldx, floats, rows, c, ldc, onto || k > 0, ahead, stride);
+        } else block_product(bf16, some, x, left->ldx, b, rows, c, ldc, onto || k > 0, ahead, stride);
     }
 }
 
@@ -112,14 +124,16 @@ void linear(const Linear *weights, int bf16, const float *x, int64_t ldx, int64_
     }
 }
 
-/* Weights [outputs, inputs], row-major and of the same format, into panels; what is behind the last output is 0. */
-void pack_panels(const void *weights, int bf16, int64_t outputs, int64_t inputs, void *panels, int threads) {
+/* Weights [outputs, inputs], row-major and of the same format, into panels; what is behind the last output is 0. The
+   first panel becomes panel `first`, and each next one the one `step` further. */
+void pack_panels(const void *weights, int bf16, int64_t outputs, int64_t inputs, void *panels, int64_t first,
+                 int64_t step, int threads) {
     const int64_t count = (outputs + PANEL - 1) / PANEL;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t panel = 0; panel < count; panel++)
         for (int64_t k = 0; k < inputs; k++)
             for (int64_t i = 0; i < PANEL; i++) {
-                const int64_t row = panel * PANEL + i, to = (panel * inputs + k) * PANEL + i;
+                const int64_t row = panel * PANEL + i, to = ((first + panel * step) * inputs + k) * PANEL + i;
                 const int inside = row < outputs;
                 if (bf16) ((uint16_t *)panels)[to] = inside ? ((const uint16_t *)weights)[row * inputs + k] : 0;
                 else ((float *)panels)[to] = inside ? ((const float *)weights)[row * inputs + k] : 0;

@@ -162,23 +162,38 @@ class NativeLibrary:
             ctypes.POINTER(StepPointers),
             ctypes.c_int,
         )
-        self._pack_panels = _signed(library.pack_panels, _POINTER, ctypes.c_int, _I64, _I64, _POINTER, ctypes.c_int)
+        self._pack_panels = _signed(
+            library.pack_panels, _POINTER, ctypes.c_int, _I64, _I64, _POINTER, _I64, _I64, ctypes.c_int
+        )
+        self._read_floats = _signed(library.read_floats, _POINTER, _I64, ctypes.c_int)
+        self._read_floats.restype = ctypes.c_double
         library.panel_width.restype = _I64
         self.panel_width: int = library.panel_width()
         """Output columns that are stored together."""
 
-    def pack(self, weights: torch.Tensor, threads: int) -> torch.Tensor:
-        """[outputs, inputs] → [⌈outputs ÷ panel_width⌉, inputs, panel_width], a copy of the same format."""
-        outputs, inputs = weights.shape
-        assert weights.dtype in (torch.float32, torch.bfloat16), weights.dtype
-        assert weights.is_contiguous()
+    def pack(self, *weights: torch.Tensor, threads: int) -> torch.Tensor:
+        """[outputs, inputs] → [⌈outputs ÷ panel_width⌉, inputs, panel_width], a copy of the same format.
+
+        Several weights of one shape: their panels in turn, one of each.
+        """
+        outputs, inputs = weights[0].shape
+        dtype = weights[0].dtype
+        assert dtype in (torch.float32, torch.bfloat16), dtype
         panels = -(-outputs // self.panel_width)
         # numpy asks the system for large pages, torch doesn't: fewer misses where weights are streamed.
-        raw = np.empty((panels, inputs, self.panel_width * weights.element_size()), dtype=np.uint8)
-        packed = torch.from_numpy(raw).view(weights.dtype)
-        bf16 = weights.dtype == torch.bfloat16
-        self._pack_panels(pointer(weights), bf16, outputs, inputs, pointer(packed), threads)
+        raw = np.empty((panels * len(weights), inputs, self.panel_width * dtype.itemsize), dtype=np.uint8)
+        packed = torch.from_numpy(raw).view(dtype)
+        for number, weight in enumerate(weights):
+            assert weight.is_contiguous()
+            assert (weight.shape, weight.dtype) == (weights[0].shape, dtype)
+            to = pointer(packed)
+            bf16 = dtype == torch.bfloat16
+            self._pack_panels(pointer(weight), bf16, outputs, inputs, to, number, len(weights), threads)
         return packed
+
+    def read_seconds(self, values: np.ndarray[Any, np.dtype[np.float32]], threads: int) -> float:
+        """What it takes to read the values once."""
+        return float(self._read_floats(pointer(values), values.size, threads))
 
 
 def load_library(on_progress: Callable[[str], None] = lambda _line: None) -> NativeLibrary | NoLibrary:

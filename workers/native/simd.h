@@ -96,15 +96,17 @@ INLINE vf exp_of(vf x) {
 
 /* The kernel of every product here: `rows` x (vectors * LANES) of C, over k. a: floats, row r at a + r * lda; b: row
    of k at b + k * ldb elements, of either format. From C itself where `onto`, else from nothing. Each row is summed in
-   the order of k, whatever rows are beside it. All but the pointers must be constants where this is inlined. */
+   the order of k, whatever rows are beside it. While it computes, memory brings `stride` bytes a turn of k from `ahead`:
+   whatever is multiplied next. All but the pointers must be constants where this is inlined. */
 INLINE void multiply_tile(const int rows, const int vectors, const int bf16, long k, const float *a, long lda,
-                          const void *b, long ldb, float *c, long ldc, int onto) {
+                          const void *b, long ldb, float *c, long ldc, int onto, const char *ahead, long stride) {
     vf sum[MAX_ROWS][2];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) sum[r][v] = onto ? load(c + r * ldc + v * LANES) : splat(0);
     for (long i = 0; i < k; i++) {
+        __builtin_prefetch(ahead + i * stride, 0, 2);
         vf right[2];
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) right[v] = load_from(b, i * ldb + v * LANES, bf16);
@@ -123,11 +125,11 @@ INLINE void multiply_tile(const int rows, const int vectors, const int bf16, lon
 
 /* The same for any number of rows up to MAX_ROWS. */
 INLINE void multiply_rows(int rows, const int vectors, const int bf16, long k, const float *a, long lda,
-                          const void *b, long ldb, float *c, long ldc, int onto) {
+                          const void *b, long ldb, float *c, long ldc, int onto, const char *ahead, long stride) {
     switch (rows) {
-#define CASE(N)                                                              \
-    case N:                                                                  \
-        multiply_tile(N, vectors, bf16, k, a, lda, b, ldb, c, ldc, onto);    \
+#define CASE(N)                                                                          \
+    case N:                                                                              \
+        multiply_tile(N, vectors, bf16, k, a, lda, b, ldb, c, ldc, onto, ahead, stride); \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if MAX_ROWS > 6

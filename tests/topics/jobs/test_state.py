@@ -8,13 +8,13 @@ from openai.types import Batch
 
 from tests.topics.jobs.job_rig import job, order, run
 from topics.jobs.board import Job
-from topics.jobs.records import OrderProblem, Usage
+from topics.jobs.records import JobUsage, OrderProblem
 from topics.jobs.state import JobState, Standing, batch_object, state_of
 
 
 def standing(**counts: Any) -> Standing:
     fields = {"total": 10, "completed": 0, "failed": 0, "expired": 0, "cancelled": 0}
-    return Standing(**fields | {"usage": Usage(), "model": None, "last_reply_ms": 30_000} | counts)
+    return Standing(**fields | {"usage": JobUsage(), "model": None, "last_reply_ms": 30_000} | counts)
 
 
 def failed_job() -> Job:
