@@ -152,7 +152,15 @@ def test_equal_requests_that_outgrow_the_pool_all_end(sequences: int) -> None:
 def crowd_of_p3(preemptible: set[PriorityClass]) -> Rig:
     """As many as the pool of 32 blocks lets in, of four blocks each at last."""
     rules = PreemptionRules(preemptible=frozenset(preemptible))
-    rig = Rig(blocks=32, block_size=4, max_sequences=16, staged_rows=32, preemption=rules, strict_prompt_tokens=24)
+    rig = Rig(
+        blocks=32,
+        block_size=4,
+        max_sequences=16,
+        step_tokens=200,
+        staged_rows=32,
+        preemption=rules,
+        strict_prompt_tokens=24,
+    )
     for _ in range(12):
         rig.add_staged(P3, prompt=12, answer=4)
         rig.schedule()
