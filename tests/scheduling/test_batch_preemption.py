@@ -162,7 +162,7 @@ def crowd_of_p3(preemptible: set[PriorityClass]) -> Rig:
         strict_prompt_tokens=24,
     )
     for _ in range(12):
-        rig.add_staged(P3, prompt=12, answer=4)
+        rig.add_staged(P3, prompt=15, answer=1)
         rig.schedule()
     return rig
 
