@@ -73,7 +73,9 @@ def machine(
     copy_bytes_s: float = COPY_BYTES_S,
     theta: float = 1.0,
     context_tokens: int = 8192,
+    max_tokens: int = 1024,
 ) -> EngineModel:
+    """`max_tokens`: the output limit that requests carry."""
     slots = divide("sequence slots", SLOTS, DEFAULT_SHARES)
     limits = BatchLimits(
         context_tokens=context_tokens,
@@ -89,6 +91,7 @@ def machine(
         limits=limits,
         num_blocks=pool_tokens // BLOCK_TOKENS,
         block_size=BLOCK_TOKENS,
+        max_tokens=max_tokens,
         shares=DEFAULT_SHARES,
         preemption=rules,
         swap=SwapModel(swap_places, rates, theta) if swap_places else None,
@@ -175,8 +178,8 @@ def flood_requests(seconds: float, seed: int = 5) -> tuple[ArrivingRequest, ...]
             found.append(ArrivingRequest(0, now_s, prompt, output, P2, tenant, tenant))
             now_s += draw.expovariate(LOW_RATE)
     for burst in range(1, int(seconds / 4)):
-        for _ in range(draw.randrange(1, 7)):
-            prompt, output = draw.randrange(100, 350), draw.randrange(100, 300)
+        for _ in range(draw.randrange(2, 15)):
+            prompt, output = draw.randrange(50, 150), draw.randrange(100, 300)
             found.append(ArrivingRequest(0, 4.0 * burst + 0.5 * draw.random(), prompt, output, P0, "vip", "vip"))
     found.sort(key=lambda request: request.arrival_s)
     return tuple(replace(request, number=number) for number, request in enumerate(found))
@@ -184,7 +187,12 @@ def flood_requests(seconds: float, seed: int = 5) -> tuple[ArrivingRequest, ...]
 
 def flood(mode: PreemptionMode, budget: int, seconds: float) -> Flood:
     tree = default_tree(capacity_units_s=10_000.0)
-    engine = machine(SHORT_POOL_TOKENS, rules_of(mode, budget), swap_places=SHORT_POOL_TOKENS // BLOCK_TOKENS // 2)
+    engine = machine(
+        SHORT_POOL_TOKENS,
+        rules_of(mode, budget),
+        swap_places=SHORT_POOL_TOKENS // BLOCK_TOKENS // 2,
+        max_tokens=300,
+    )
     suspended: dict[str, list[float]] = {}
 
     def note(request: ArrivingRequest, now: float) -> None:

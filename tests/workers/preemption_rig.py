@@ -24,6 +24,7 @@ from workers.engine_messages import Revoked
 from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, RequestKind
+from workers.recorded_steps import RecordingRunner
 from workers.request import Arrival
 from workers.runner import ModelRunner
 from workers.sampling import SamplingParams
@@ -148,7 +149,7 @@ class Crowd:
             kv_config=KVConfig(prefix_cache=prefix_cache),
             preemption=PreemptionConfig(mode=mode, budget=100_000),
             swap=swap,
-            runner=_SmallPool(runner, blocks),
+            runner=RecordingRunner(runner, self.clock, num_blocks=blocks),
             rates=LinearStepTime(0.01, 0.001, 0.001, 0.0),
             max_rows=1_000,
             context_tokens=80,
@@ -298,14 +299,3 @@ def said_with_a_spoiled_block(runner: ModelRunner, storage: KVStorage, wishes: S
         evictions_a_turn=OFTEN,
         make_swapper=CorruptingSwapper,
     ).run()
-
-
-class _SmallPool:
-    """A runner that says it has fewer blocks than it has."""
-
-    def __init__(self, runner: ModelRunner, blocks: int) -> None:
-        self._runner = runner
-        self.num_blocks = blocks
-        self.limits = runner.limits
-        self.block_size = runner.block_size
-        self.step = runner.step
