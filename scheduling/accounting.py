@@ -20,6 +20,7 @@ from scheduling.qdisc import EVERYTHING, ClassStatistics, QdiscStatistics, Room
 from scheduling.quota_gate import QuotaGate
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["OVERRUN_TOKENS", "AccountedQdisc"]
 
@@ -208,6 +209,10 @@ class AccountedQdisc:
             tenants=len(self._index.tenants),
             flows=len(self._index.flows),
         )
+
+    def tree(self, now: float) -> TreeStatistics | None:
+        """What the class tree's buckets hold and who borrowed; None for a policy without a tree."""
+        return self._discipline.tree(now)
 
     def queued_of(self, priority: PriorityClass) -> tuple[int, int]:
         """Requests of a class that are queued, and their predicted cost. O(1)."""

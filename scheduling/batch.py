@@ -299,6 +299,10 @@ class BatchScheduler:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
+    def running_of(self, priority: PriorityClass) -> int:
+        """How many of a service class hold a slot."""
+        return self._running.count(priority)
+
     def running(self, row: int) -> RunningSequence:
         """An admitted row that is not suspended: to be read, until the next call."""
         return self._running[row]

@@ -37,7 +37,8 @@ def default_tree(capacity_units_s: float = 1000.0, largest_item: int = 8192) -> 
                 weight=8,
                 # 2 s: MLPerf Inference's Llama-2-70B "server" scenario. 30 s: API gateways give up about then (29 s
                 # is the default of Amazon's).
-                slo=Slo(ttft_s=2.0, e2e_s=30.0),
+                # A pause in mid-answer is felt like one before it, so it may be as long.
+                slo=Slo(ttft_s=2.0, e2e_s=30.0, gap_s=2.0),
             ),
             ClassConfig(
                 name="batch",

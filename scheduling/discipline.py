@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from scheduling.priority import PriorityClass
 from scheduling.tree import TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["Discipline", "Grant"]
 
@@ -74,6 +75,10 @@ class Discipline(Protocol[Grant]):
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Cost that a class ran on others' rates, corrections included."""
+        ...
+
+    def tree(self, now: float) -> TreeStatistics | None:
+        """What its buckets hold and who borrowed; None where there is no class tree."""
         ...
 
     def set_capacity(self, units_s: float, now: float) -> None:

@@ -5,6 +5,7 @@ Knows nothing. A policy that orders requests by class, client or arrival inherit
 
 from scheduling.priority import PriorityClass
 from scheduling.tree import TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["Flat"]
 
@@ -23,6 +24,9 @@ class Flat:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Nobody has a rate, so nobody borrows."""
         return 0
+
+    def tree(self, now: float) -> TreeStatistics | None:
+        return None
 
     def set_capacity(self, units_s: float, now: float) -> None:
         """No rate is a share of anything."""

@@ -50,11 +50,13 @@ from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, s
 from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, turns_up
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
 from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
+from scheduling.htb_statistics import tree_statistics
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.tenants import Tenants
 from scheduling.token_bucket import TokenBucket
 from scheduling.tree import TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["Htb", "HtbGrant"]
 
@@ -166,7 +168,7 @@ class Htb:
             self._backlog_changed(node, now)
         self._buckets.spend(node, lender, cost, now)
         if lender:
-            node.borrowed_cost += cost
+            node.borrowed[lender] += cost
         return row, cost, (node, lender, via, leaf_grant)
 
     def take(self, row: int, cost: int, now: float) -> HtbGrant:
@@ -255,7 +257,10 @@ class Htb:
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         node = self._class_of.get(priority)
-        return 0 if node is None else node.borrowed_cost
+        return 0 if node is None else sum(node.borrowed)
+
+    def tree(self, now: float) -> TreeStatistics:
+        return tree_statistics(self._root, now)
 
     def set_capacity(self, units_s: float, now: float) -> None:
         """The machine does so many cost units a second: shares mean that from now on. What is saved or owed stays."""
@@ -416,7 +421,7 @@ class Htb:
         if via is not None:
             via.spend(cost, now)
         if lender:
-            node.borrowed_cost += cost
+            node.borrowed[lender] += cost
 
     def _backlog_changed(self, node: ClassNode, now: float) -> None:
         """A class became idle or busy, and with it perhaps groups: what their parents may lend changes too."""

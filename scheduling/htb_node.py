@@ -140,7 +140,7 @@ class ClassNode(GroupNode):
     """A priority class: a leaf of the tree. What is queued in it is its discipline's matter."""
 
     __slots__ = (
-        "borrowed_cost",
+        "borrowed",
         "heir",
         "leaf",
         "prio",
@@ -155,8 +155,8 @@ class ClassNode(GroupNode):
         self.leaf = leaf
         self.strict: TokenBucket | None = None
         """Its `strict_limit`."""
-        self.borrowed_cost = 0
-        """What ran on others' rates, corrections included."""
+        self.borrowed = [0] * (ROOT_LEVEL + 1)
+        """What ran on others' rates, corrections included, by the level of the lender."""
         self.heir: GroupNode | None = None
         """Of a class that a reload took away: who is charged for what it still has in flight."""
 

@@ -25,6 +25,7 @@ from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.quota import Allowance, Over, Quotas
 from scheduling.tree import TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["GateGrant", "QuotaGate"]
 
@@ -214,6 +215,9 @@ class QuotaGate:
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return self._inner.borrowed_cost(priority)
+
+    def tree(self, now: float) -> TreeStatistics | None:
+        return self._inner.tree(now)
 
     def set_capacity(self, units_s: float, now: float) -> None:
         self._inner.set_capacity(units_s, now)

@@ -32,6 +32,7 @@ from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn, interleave
 from scheduling.row_list import NO_ROW, RowLinks
 from scheduling.tree import FlowOrder, LeafConfig, TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["Flow", "FlowRows", "Sfq"]
 
@@ -264,6 +265,9 @@ class Sfq:
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def tree(self, now: float) -> TreeStatistics | None:
+        return None
 
     def check_integrity(self) -> None:
         self._rotation.check_integrity()

@@ -28,6 +28,7 @@ from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.rotation import Rotation, Turn, interleave
 from scheduling.tree import LeafConfig, TenantsConfig, TreeConfig
+from scheduling.tree_statistics import TreeStatistics
 
 __all__ = ["Tenant", "TenantGrant", "Tenants"]
 
@@ -169,6 +170,9 @@ class Tenants:
 
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def tree(self, now: float) -> TreeStatistics | None:
+        return None
 
     def set_capacity(self, units_s: float, now: float) -> None:
         """Tenants share whatever there is."""

@@ -87,9 +87,11 @@ class Slo:
     """A further token."""
     e2e_s: float | None = None
     """To the last token."""
+    gap_s: float | None = None
+    """The longest pause between two tokens, time in which it is suspended included."""
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "e2e_s"):
+        for name in ("ttft_s", "tpot_s", "e2e_s", "gap_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:
                 raise TreeError(f"SLO {name} is {value}: it must be above 0 seconds; leave it out for none")

@@ -52,6 +52,11 @@ class OutboundRecord:
     headers: tuple[tuple[str, bytes], ...] = ()
 
     @property
+    def attempt(self) -> int:
+        """Of a reply: which attempt it is of."""
+        return int(dict(self.headers).get(ATTEMPT, b"1"))
+
+    @property
     def size_bytes(self) -> int:
         headers = sum(len(name) + len(value) for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + headers + _RECORD_OVERHEAD_BYTES

@@ -30,6 +30,7 @@ from workers.config import EngineConfig
 from workers.detokenizer import Detokenizer
 from workers.engine import Engine
 from workers.engine_messages import EngineMessage
+from workers.engine_observer import EngineObserver
 from workers.kv_config import KVConfig, PreemptionConfig, class_shares
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
@@ -69,6 +70,7 @@ class Assembly:
     qdisc: AccountedQdisc
     index: Index
     kv: KVCacheManager
+    observer: EngineObserver | None
 
 
 def engine_inbox(max_rows: int) -> Mailbox[EngineMessage]:
@@ -209,12 +211,13 @@ def assemble(
     new_detokenizer: Callable[[], Detokenizer],
     clock: Callable[[], float],
     cpu_clock: Callable[[], float],
+    observed: bool = True,
 ) -> Assembly:
     """`rates`: what a step takes, as measured at start. `context_tokens`: the longest request, prompt and output.
 
     `clock` and `cpu_clock`: seconds, of the wall and of the engine's thread.
 
-    `swap`: where KV is swapped to; None: nowhere.
+    `swap`: where KV is swapped to; None: nowhere. `observed`: with an observer, for telemetry.
 
     Raises `PolicyError`, `TreeError`, `LimitsError`, `PartitionError` for settings that contradict each other.
     """
@@ -234,6 +237,7 @@ def assemble(
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
     places = 0 if swap is None else swap.places
     kv = kv_manager(kv_config, preemption.mode, strict, runner.num_blocks, runner.block_size, places)
+    capacity = CapacityMeter(tree.capacity_units_s)
     scheduler = BatchScheduler(
         qdisc=qdisc,
         index=index,
@@ -245,8 +249,20 @@ def assemble(
         strict_classes=strict,
         preemption=preemption_rules(preemption, tree),
         swap_rule=None if swap is None else SwapRule(swap.rates, preemption.swap_theta),
-        capacity=CapacityMeter(tree.capacity_units_s),
+        capacity=capacity,
     )
+    prompt_ratio = PromptRatio()
+    observer = None
+    if observed:
+        observer = EngineObserver(
+            scheduler=scheduler,
+            qdisc=qdisc,
+            index=index,
+            kv=kv,
+            lengths=lengths,
+            prompt_ratio=prompt_ratio,
+            capacity=capacity,
+        )
     built = Engine(
         scheduler=scheduler,
         index=index,
@@ -255,7 +271,7 @@ def assemble(
         qdisc=qdisc,
         intake=Intake(scheduling.admission.limits(), quotas, qdisc, clock()),
         lengths=lengths,
-        prompt_ratio=PromptRatio(),
+        prompt_ratio=prompt_ratio,
         inbox=inbox,
         outbox=outbox,
         stage=stage,
@@ -265,5 +281,6 @@ def assemble(
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         clock=clock,
         cpu_clock=cpu_clock,
+        observer=observer,
     )
-    return Assembly(built, scheduler, qdisc, index, kv)
+    return Assembly(built, scheduler, qdisc, index, kv, observer)

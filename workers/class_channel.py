@@ -14,7 +14,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.producer import ReplyProducer
 from topics.record import InboundRecord
 from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
-from topics.transactional_replies import TransactionalReplies
+from topics.transactional_replies import TransactionalReplies, TransactionStatistics
 from workers.config import WorkerConfig
 from workers.residency import Residency
 from workers.terminal_writer import ReplyTopics, Settled, TerminalWriter
@@ -78,6 +78,10 @@ class ClassChannel:
             else AtLeastOnceReplies(ReplyProducer(kafka, priority.label), self.consumer.complete)
         )
         self.writer = TerminalWriter(self.replies, topics, self._settled)
+
+    def transactions(self) -> TransactionStatistics | None:
+        """None: delivery is at least once."""
+        return self.replies.transactions() if isinstance(self.replies, TransactionalReplies) else None
 
     def open(self) -> None:
         """Take records from now on."""

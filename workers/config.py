@@ -22,6 +22,7 @@ from pydantic_settings import (
 from workers.config_section import CommaList, Section
 from workers.kv_config import CLASSES, KVConfig, PreemptionConfig, check_partitions
 from workers.scheduling_config import SchedulingConfig
+from workers.telemetry_config import TelemetryConfig
 
 __all__ = [
     "ConfigError",
@@ -34,6 +35,7 @@ __all__ = [
     "ModelConfig",
     "PreemptionConfig",
     "SchedulingConfig",
+    "TelemetryConfig",
     "WorkerConfig",
     "load_config",
 ]
@@ -174,6 +176,7 @@ class WorkerConfig(BaseSettings):
     ingress: IngressConfig = IngressConfig()
     egress: EgressConfig = EgressConfig()
     health: HealthConfig = HealthConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @classmethod
     def settings_customise_sources(

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = ["ClassFractions", "CommaList", "Section", "TenantWeights"]
+__all__ = ["ClassFractions", "CommaList", "Section", "TenantWeights", "split_commas"]
 
 
-def _split_commas(value: object) -> object:
+def split_commas(value: object) -> object:
     """Lists may be written `a,b` in the environment and in flags; an empty text is an empty list."""
     if not isinstance(value, str):
         return value
@@ -38,7 +38,7 @@ def _split_pairs(value: object) -> object:
     return pairs
 
 
-CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+CommaList = Annotated[tuple[str, ...], BeforeValidator(split_commas)]
 TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
 ClassFractions = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(_split_pairs)]
 

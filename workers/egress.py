@@ -46,9 +46,10 @@ class Egress:
         groups: Mapping[PriorityClass, str],
         new_detokenizer: Callable[[], Detokenizer],
         token_bytes: Callable[[int], bytes],
+        on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
-        stands for."""
+        stands for. `on_tokens` is told of output tokens as they come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
@@ -57,6 +58,7 @@ class Egress:
         self._new_detokenizer = new_detokenizer
         self._token_bytes = token_bytes
         self._clock = WallClock()
+        self._on_tokens = on_tokens
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -143,6 +145,7 @@ class Egress:
             if stream is None:
                 stream = self._streams[arrival.id] = self._new_stream(arrival, prepared)
             stream.take(publication.token_ids, publication.text, publication.logprobs)
+            self._on_tokens(arrival, len(publication.token_ids))
         if publication.ending is not None:
             await self._end(publication, stream, publication.ending)
 

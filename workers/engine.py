@@ -6,7 +6,7 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 
 from kvcache.block_hash import BlockHasher
@@ -23,6 +23,7 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
 from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
+from workers.engine_observer import EngineObserver
 from workers.engine_statistics import EngineStatistics
 from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
@@ -73,6 +74,7 @@ class Engine:
         default_max_tokens: int,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
+        observer: EngineObserver | None = None,
     ) -> None:
         """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
         `TokenIntake`."""
@@ -88,12 +90,13 @@ class Engine:
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
-        self._tokens = TokenIntake(outbox, hasher)
+        self._tokens = TokenIntake(outbox, hasher, observer)
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
         self._clock = clock
         self._cpu_clock = cpu_clock
+        self._observer = observer
         self._requests = RequestTable()
         self._draining = False
         self._preemption_times = PreemptionTimes(scheduler.prefill_s)
@@ -131,6 +134,8 @@ class Engine:
         if plan is not None:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
+        if self._observer is not None:
+            self._observer.turn(now, self._oldest)
         return plan is not None or self._requests.dropping
 
     def _await_tokens(self, now: float) -> float:
@@ -295,6 +300,7 @@ class Engine:
             # A request that was preempted and comes back was admitted before.
             timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
         self._preemption_times.planned(plan, self._timeline, now)
+        self._tell_preemptions(plan)
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
         self._preemption_times.usable(plan, self._timeline, now, started)
@@ -328,6 +334,8 @@ class Engine:
             if reason is not None:
                 endings.append((chunk.row, reason))
         self._scheduler.settle(plan, outcomes, done - started, done)
+        if self._observer is not None:
+            self._observer.step(plan, done - started)
         for row, reason in endings:
             self._end(row, reason, done)
         self._steps += 1
@@ -339,6 +347,23 @@ class Engine:
     def _timeline(self, row: int) -> Timeline:
         return self._requests[row].timeline
 
+    def _tell_preemptions(self, plan: StepPlan) -> None:
+        if self._observer is None:
+            return
+        for eviction in plan.evictions:
+            self._observer.preempted(
+                eviction.row,
+                eviction.for_row,
+                tenant=self._requests[eviction.row].arrival.tenant,
+                for_growth=eviction.for_row not in plan.admitted,
+                swapped=eviction.swapped,
+            )
+
+    def _oldest(self) -> Iterator[Arrival]:
+        """Of each partition: its first request that is not admitted."""
+        state = self._index.state
+        return self._requests.oldest(lambda row: state[row] <= RequestState.CLAIMED)
+
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:
             return
@@ -346,6 +371,8 @@ class Engine:
         self._swapper.copy(plan.swaps)
         for timing in self._swapper.take_timings():
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
+            if self._observer is not None:
+                self._observer.copied(timing.direction, timing.seconds)
             # Whose copy it was may have ended before a device said what it took.
             request = None if timing.row is None else self._requests.staged(timing.row)
             if request is not None and request.timeline.suspensions:
@@ -377,7 +404,10 @@ class Engine:
             self._ended += 1
             self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
         prepared = None if request is None else request.prepared
-        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output))
+        # Nothing was found for one that was never admitted: what the index says then is only hoped for.
+        cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
+        cost = self._index.cost.prompt(prompt, cached) + self._index.cost.output(output)
+        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
         self._forget(row)
 
     def _forget(self, row: int) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 __all__ = [
     "DeviceError",
     "DeviceLost",
+    "EndpointError",
     "EngineFault",
     "ModelError",
     "ModelNotFound",
@@ -81,6 +82,10 @@ class DeviceLost(EngineFault):
 
 class StepHangs(EngineFault):
     """The step does not end: only a new process can go on."""
+
+
+class EndpointError(Exception):
+    """An endpoint of this process can't be opened; the message names setting, address, reason and remedy."""
 
 
 def first_line(error: BaseException) -> str:

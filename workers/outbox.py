@@ -52,6 +52,11 @@ class Outbox:
     def full(self) -> bool:
         return self._undelivered_bytes >= self._max_pending_bytes
 
+    @property
+    def undelivered_bytes(self) -> int:
+        """Of terminal replies, roughly."""
+        return self._undelivered_bytes
+
     def tokens(
         self,
         arrival: Arrival,

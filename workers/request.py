@@ -91,6 +91,10 @@ class Ending:
     timeline: Timeline
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
+    """Of the prompt: those that the prefix cache had when it was admitted."""
+    cost: int = 0
+    """Of its uncached prompt and its output, in cost units; what others' preemptions cost is theirs."""
 
     @property
     def error(self) -> RequestError | None:

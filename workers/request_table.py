@@ -8,6 +8,7 @@ before: so who asks after a row says whose it should be.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
 
 from workers.engine_messages import Revoked
 from workers.request import Arrival, EngineRequest
@@ -61,6 +62,13 @@ class RequestTable:
     def holds(self, row: int, arrival: Arrival) -> bool:
         """Whether the row is this arrival's. It may have ended, and even be another request's."""
         return self._arrivals.get(row) is arrival
+
+    def oldest(self, waits: Callable[[int], bool]) -> Iterator[Arrival]:
+        """Of each partition's assignment: the arrival of the first row that `waits`."""
+        for rows in self._by_assignment.values():
+            first = next((arrival for row, arrival in rows.items() if waits(row)), None)
+            if first is not None:
+                yield first
 
     # --- partitions that are gone ---------------------------------------------------------------------------------
 

@@ -52,20 +52,24 @@ async def supervise(
     serve_arguments: Sequence[str],
     *,
     health_file: Path | None = None,
+    metrics_port: int | None = None,
     command: Sequence[str] = SERVE,
 ) -> int:
     """Run `command --device D …` for each device until SIGTERM or SIGINT; the worst exit code.
 
     A worker that a signal ended counts as 128 + its number, as in a shell. Each worker has a health file of its own,
-    FILE.DEVICE: one that is stuck must not hide behind the others.
+    FILE.DEVICE: one that is stuck must not hide behind the others. The first's metrics are on `metrics_port`, the next
+    one's on the port after it.
     """
     with _signals() as orders, _lifeline() as lifeline:
         async with asyncio.TaskGroup() as group:
             workers = []
-            for device in devices:
+            for number, device in enumerate(devices):
                 own = [*command, "--device", device, "--ends-with", str(lifeline), *serve_arguments]
                 if health_file is not None:
                     own += ["--health-file", f"{health_file}.{device.replace(':', '-')}"]
+                if metrics_port is not None:
+                    own += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]
                 worker = _Worker(device, own, lifeline)
                 orders.workers.append(worker)
                 workers.append(group.create_task(worker.keep_running(orders.stop)))

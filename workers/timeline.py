@@ -72,6 +72,8 @@ class Timeline:
     ended_s: float | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     steps: int = 0
+    longest_gap_s: float = 0.0
+    """Between two tokens."""
 
     @property
     def preemptions(self) -> int:
@@ -81,6 +83,23 @@ class Timeline:
     def suspended_s(self) -> float:
         """In all, as far as it came back."""
         return sum(suspension.suspended_s or 0.0 for suspension in self.suspensions)
+
+    def token(self, now: float) -> float | None:
+        """Another output token; the time since the one before, None for the first."""
+        last_s, self.last_token_s = self.last_token_s, now
+        if last_s is None:
+            self.first_token_s = now
+            return None
+        gap_s = now - last_s
+        if gap_s > self.longest_gap_s:
+            self.longest_gap_s = gap_s
+        return gap_s
+
+    def token_s(self, output_tokens: int) -> float | None:
+        """The mean time of an output token after the first; None where there are fewer than two."""
+        if output_tokens < 2 or self.first_token_s is None or self.last_token_s is None:
+            return None
+        return (self.last_token_s - self.first_token_s) / (output_tokens - 1)
 
     @property
     def suspension(self) -> Suspension | None:

@@ -5,6 +5,7 @@ by the engine thread.
 """
 
 from kvcache.block_hash import BlockHasher
+from workers.engine_observer import EngineObserver
 from workers.outbox import Outbox
 from workers.request import EngineRequest, FinishReason, StopMatching
 from workers.sampling import TokenLogprobs
@@ -13,11 +14,12 @@ __all__ = ["TokenIntake"]
 
 
 class TokenIntake:
-    def __init__(self, outbox: Outbox, hasher: BlockHasher | None) -> None:
+    def __init__(self, outbox: Outbox, hasher: BlockHasher | None, observer: EngineObserver | None = None) -> None:
         """`hasher`: names blocks as they fill with sampled tokens, as staging did those of prompts; None without a
         prefix cache."""
         self._outbox = outbox
         self._hasher = hasher
+        self._observer = observer
 
     def accept(
         self, request: EngineRequest, token: int, now: float, logprobs: TokenLogprobs | None = None
@@ -26,10 +28,10 @@ class TokenIntake:
         request.token_ids.append(token)
         if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
             self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
-        timeline, prepared = request.timeline, request.prepared
-        timeline.last_token_s = now
-        if timeline.first_token_s is None:
-            timeline.first_token_s = now
+        prepared = request.prepared
+        gap_s = request.timeline.token(now)
+        if gap_s is not None and self._observer is not None:
+            self._observer.gap(request.arrival.origin_class, gap_s)
         reason = None
         if token in prepared.eos_token_ids:
             reason = FinishReason.STOP

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue, Severity, check_topics
-from topics.consumer import ConsumerStatistics, PartitionEpoch
+from topics.consumer import PartitionEpoch
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
@@ -37,21 +36,22 @@ from workers.config import WorkerConfig
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
-from workers.engine_statistics import EngineStatistics
 from workers.engine_thread import EngineThread
 from workers.errors import StepHangs
 from workers.health import HealthFile
-from workers.ingress import Ingress, IngressStatistics, Refusal
+from workers.ingress import Ingress, Refusal
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
-from workers.residency import ClassResidency, Residency
+from workers.residency import Residency
 from workers.staging import Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
 from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
+from workers.worker_statistics import WorkerStatistics
+from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
@@ -78,15 +78,6 @@ class TopicsNotReadyError(Exception):
 
 class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics:
-    engine: EngineStatistics
-    """Read from another thread than the engine's own: each figure is right, together they may be a step apart."""
-    ingress: IngressStatistics
-    residency: dict[PriorityClass, ClassResidency]
-    consumers: dict[PriorityClass, ConsumerStatistics]
 
 
 class Worker:
@@ -126,7 +117,7 @@ class Worker:
             default_reply_topic=self._topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
-            accept=self._inbox.put,
+            accept=self._accept,
             refuse=self._refuse,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
@@ -161,6 +152,17 @@ class Worker:
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
             cpu_clock=time.thread_time,
+            observed=config.telemetry.enabled,
+        )
+        self.telemetry = WorkerTelemetry(
+            config.telemetry,
+            observer=self._parts.observer,
+            model=model.served_names[0],
+            max_sequences=config.engine.max_sequences,
+            slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+            known_tenants=list(config.scheduling.tenant_weights),
+            topics=self._topics,
+            statistics=self.statistics,
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
@@ -188,6 +190,7 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            on_tokens=self.telemetry.tokens,
             token_bytes=new_detokenizer.token_bytes,
         )
 
@@ -215,13 +218,15 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
 
-        Raises `TopicsNotReadyError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
+        Raises `TopicsNotReadyError`, `EndpointError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
         """
         self._loop = asyncio.get_running_loop()
         if stop.is_set():
             return
         await self._check_topics()
         async with AsyncExitStack() as clean_up:
+            await self.telemetry.open()
+            clean_up.push_async_callback(self.telemetry.close)
             replies = [channel.replies for channel in self._channels.values()]
             producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
             clean_up.push_async_callback(_stop_all, producers)
@@ -265,6 +270,7 @@ class Worker:
         tasks.create_task(self._watchdog().run(ended))
         if self._config.health.file is not None:
             tasks.create_task(self._health(self._config.health.file).run(ended))
+        tasks.create_task(self.telemetry.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
@@ -374,20 +380,31 @@ class Worker:
             ingress=self._ingress.statistics(),
             residency=self._residency.statistics(),
             consumers={priority: channel.consumer.statistics() for priority, channel in self._channels.items()},
+            transactions={priority: channel.transactions() for priority, channel in self._channels.items()},
+            deltas=self._deltas.statistics(),
+            undelivered_bytes=self._outbox.undelivered_bytes,
         )
 
     # --- what channels tell (event loop) --------------------------------------------------------------------------
 
+    def _accept(self, arrival: Arrival) -> None:
+        self.telemetry.arrived(arrival)
+        self._inbox.put(arrival)
+
     def _revoke(self, partition: PartitionEpoch) -> None:
+        self.telemetry.revoked(partition)
         self._egress.revoke(*partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _refuse(self, refusal: Refusal) -> None:
+        self.telemetry.refused(refusal)
         self._egress.refuse(refusal)
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
+        if settled.fate is Fate.DELIVERED:
+            self.telemetry.settled(settled)
         if publication is None:
             return
         was_full = self._outbox.full

@@ -94,6 +94,17 @@ def test_soft_limits_leave_nothing_idle() -> None:
     assert 0 < statistics.borrowed_cost < statistics.dispatched_cost
 
 
+def test_what_is_borrowed_is_told_with_its_lender() -> None:
+    group = ClassConfig(name="group", weight=1, children=(of(P2, rate=Rate(share=0.2)), of(P1, rate=Rate(share=0.3))))
+    server = Server(flood(P2), tree=tree(group, of(P3))).run(20.0)
+    told = server.qdisc.tree(20.0)
+    assert told is not None
+    lent = {one.lender: one.cost for one in told.borrowed if one.borrower is P2}
+    assert sum(lent.values()) == server.qdisc.statistics().by_class[P2].borrowed_cost > 0
+    assert lent.keys() == {"root", "group"}
+    assert {(bucket.node, bucket.bucket) for bucket in told.buckets} >= {("group", "rate"), ("p2", "rate")}
+
+
 # --- strict and prio --------------------------------------------------------------------------------------------------
 
 

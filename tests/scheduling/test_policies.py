@@ -151,6 +151,9 @@ class Recorder:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
 
+    def tree(self, now: float) -> None:
+        return None
+
 
 def recorded(job: Job) -> tuple[AccountedQdisc, Recorder, int]:
     index = Index()

@@ -18,7 +18,7 @@ def test_the_default_gives_rates_by_weight_and_all_slos_of_the_design() -> None:
     default = default_tree(capacity_units_s=3000.0)
     assert rates(default.classes, 3000.0) == [1600.0, 800.0, 400.0, 200.0]
     slos = [default.of(priority).slo for priority in PriorityClass]
-    assert slos == [Slo(ttft_s=0.3, tpot_s=0.05), Slo(ttft_s=2.0, e2e_s=30.0), Slo(e2e_s=60.0), Slo()]
+    assert slos == [Slo(ttft_s=0.3, tpot_s=0.05), Slo(ttft_s=2.0, e2e_s=30.0, gap_s=2.0), Slo(e2e_s=60.0), Slo()]
     assert default.of(P0).strict_limit == Rate(share=0.5)
 
 

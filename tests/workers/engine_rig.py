@@ -54,6 +54,7 @@ class Rig:
     scheduling: dict[str, object] = field(default_factory=dict)
     """Further settings of the section."""
     num_blocks: int = 64
+    observed: bool = True
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     refuse: dict[str, RequestError] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Rig:
             new_detokenizer=letter_detokenizer,
             clock=self.clock,
             cpu_clock=self.clock,
+            observed=self.observed,
         )
 
     def arrive(

@@ -1,62 +1,12 @@
 """Where spans go, by the standard variables: a collector on this machine takes them."""
 
-import logging
-import os
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from queue import SimpleQueue
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from workers.telemetry import export_is_wanted, tracer_provider
-
-
-class Collector(ThreadingHTTPServer):
-    """OTLP over HTTP, protobuf: keeps what is posted to /v1/traces."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.received: SimpleQueue[tuple[str, ExportTraceServiceRequest]] = SimpleQueue()
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:  # the base class's own name
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.put((self.path, ExportTraceServiceRequest.FromString(body)))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's own name
-        logging.getLogger(__name__).debug(format, *arguments)
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith("OTEL_"):
-            monkeypatch.delenv(name)
+from tests.workers.otlp_collector import Collector
+from workers.telemetry import otlp_is_wanted, tracer_provider
 
 
 def span_and_flush(service_name: str = "headrace") -> None:
@@ -75,8 +25,9 @@ def service_name(provided: str = "headrace") -> object:
 def test_spans_go_to_the_endpoint_that_is_set(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
     span_and_flush()
-    path, request = collector.received.get(timeout=10)
+    path, body = collector.received.get(timeout=10)
     assert path == "/v1/traces"
+    request = ExportTraceServiceRequest.FromString(body)
     assert request.resource_spans[0].scope_spans[0].spans[0].name == "one"
 
 
@@ -98,12 +49,12 @@ def test_none_exports_nothing_whatever_endpoint_is_set(collector: Collector, mon
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
     ],
 )
-def test_export_is_wanted_where_the_environment_asks(
+def test_spans_are_exported_where_the_environment_asks(
     variables: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert export_is_wanted() is wanted
+    assert otlp_is_wanted("TRACES") is wanted
 
 
 def test_an_unknown_exporter_is_a_warning(

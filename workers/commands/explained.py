@@ -19,7 +19,7 @@ from topics.kafka_distribution import BrokerError
 from topics.kafka_settings import KafkaSettingsError
 from workers.cli import CommandFailedError, UsageError
 from workers.config import ConfigError
-from workers.errors import DeviceError, ModelError
+from workers.errors import DeviceError, EndpointError, ModelError
 from workers.instance import InstanceError
 
 __all__ = ["explained"]
@@ -27,6 +27,7 @@ __all__ = ["explained"]
 _WRONG = (
     ConfigError,
     DeviceError,
+    EndpointError,
     InstanceError,
     KafkaSettingsError,
     LimitsError,

@@ -22,7 +22,7 @@ from topics.stage_times import STAGES
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
-from workers.telemetry import export_is_wanted, tracer_provider
+from workers.telemetry import otlp_is_wanted, tracer_provider
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -82,7 +82,7 @@ async def _send(arguments: argparse.Namespace, prompt: str) -> Stream:
 
 def _provider() -> "TracerProvider | None":
     """Of the producer's span, with which the trace begins. None where nothing asks for it."""
-    if not export_is_wanted():
+    if not otlp_is_wanted("TRACES"):
         return None
     try:
         return tracer_provider(service_name="headrace-send")

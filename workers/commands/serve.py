@@ -90,7 +90,9 @@ def _supervise(arguments: argparse.Namespace, config: WorkerConfig) -> int:
     ]
     if arguments.json:
         given.append("--json")
-    return asyncio.run(supervise(devices, given, health_file=config.health.file))
+    return asyncio.run(
+        supervise(devices, given, health_file=config.health.file, metrics_port=config.telemetry.metrics_port)
+    )
 
 
 async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:

@@ -48,6 +48,7 @@ _SETTINGS = {
     "max_sequences": ("engine", "max_sequences"),
     "policy": ("scheduling", "policy"),
     "health_file": ("health", "file"),
+    "metrics_port": ("telemetry", "metrics_port"),
 }
 """Flag → section and field."""
 
@@ -60,6 +61,9 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="auto, float32, bfloat16 or float16 (engine.dtype)")
     parser.add_argument(
         "--max-sequences", type=int, metavar="N", help="requests that run at once (engine.max_sequences)"
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="N", help="Prometheus endpoint on this port (telemetry.metrics_port)"
     )
     parser.add_argument("--policy", help=f"the queueing discipline: {', '.join(POLICIES)} (scheduling.policy)")
 
