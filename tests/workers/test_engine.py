@@ -1,7 +1,7 @@
 """The engine's turn, on virtual time: everything that comes in ends exactly once, and how."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +12,7 @@ from topics.errors import RequestError
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.request import FinishReason
 from workers.runner import SequenceInput
-from workers.staging import StageJob
+from workers.staging import Staged
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -303,76 +303,39 @@ def test_whatever_the_prices_the_books_close(cost: str) -> None:
     assert ledger.settled == work + sum(account.preemption_cost for account in ledger.accounts)
 
 
-# --- an urgent request that comes during a step -----------------------------------------------------------------------
+@pytest.mark.parametrize("told", [1, 3, 4, 11])
+def test_an_answer_goes_on_behind_what_an_earlier_attempt_has_told(told: int) -> None:
+    whole, rest = Rig(), Rig()
+    whole.arrive("same", prompt=10, output=12)
+    whole.run()
+    tokens = whole.published["same"]
+    rest.answer_staging = False
+    rest.arrive("same", prompt=10, output=12)
+    rest.run()
+    (job,) = rest.jobs
+    rest.answer(job)
+    (message,) = rest.inbox.take_all()
+    assert isinstance(message, Staged)
+    rest.inbox.put(replace(message, output_token_ids=tuple(tokens[:told])))
+    rest.run()
+    assert rest.published["same"] == tokens
+    assert rest.endings["same"].ending is not None
+    assert rest.endings["same"].ending.output_tokens == len(tokens)
+    assert rest.parts.engine.statistics().decode_tokens < whole.parts.engine.statistics().decode_tokens
 
 
-@dataclass
-class ArrivalDuringAStep:
-    """Three batch requests run; an urgent one comes while the third step does."""
-
-    rig: Rig = field(default_factory=Rig)
-    sizes: list[int] = field(default_factory=list)
-    """The number of sequences of each step."""
-    late: list[StageJob] = field(default_factory=list)
-
-    def run(self, monkeypatch: pytest.MonkeyPatch, tokens_during_step: int | None = None) -> list[int]:
-        """`tokens_during_step`: the urgent one's tokens are made while that step runs; else at once."""
-        rig = self.rig
-        step, stage = rig.runner.step, rig._stage
-
-        def stepping(sequences: Sequence[SequenceInput]) -> list[int | None]:
-            self.sizes.append(len(sequences))
-            if len(self.sizes) == 3:
-                rig.arrive("urgent", prompt=20, priority=P0)
-            if len(self.sizes) == tokens_during_step:
-                rig.answer(self.late.pop())
-            return step(sequences)
-
-        def staging(job: StageJob) -> None:
-            if job.arrival.origin_class is P0 and tokens_during_step is not None:
-                self.late.append(job)
-            else:
-                stage(job)
-
-        monkeypatch.setattr(rig.runner, "step", stepping)
-        monkeypatch.setattr(rig.parts.engine, "_stage", staging)
-        for number in range(3):
-            rig.arrive(f"batch{number}", output=8, priority=P2)
-        rig.run()
-        assert len(rig.endings) == 4
-        return self.sizes
-
-
-def test_an_urgent_request_that_comes_during_a_step_is_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ArrivalDuringAStep().run(monkeypatch)[2:4] == [3, 4]
-
-
-def test_no_step_waits_long_for_tokens_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ArrivalDuringAStep().run(monkeypatch, tokens_during_step=5)[2:6] == [3, 3, 3, 4]
-
-
-# --- what a suspension took -------------------------------------------------------------------------------------------
-
-
-def test_each_suspension_is_timed_from_its_trigger_to_where_it_was() -> None:
-    rig = Rig(num_blocks=64)
-    for number in range(40):
-        rig.arrive(f"w{number}", prompt=4, output=2)
+def test_an_answer_that_was_told_to_its_end_is_not_run_again() -> None:
+    rig = Rig()
+    rig.answer_staging = False
+    rig.arrive("r", prompt=10, output=3)
     rig.run()
-    for number in range(4):
-        rig.arrive(f"r{number}", prompt=20, output=60)
+    rig.answer(rig.jobs[0])
+    (message,) = rig.inbox.take_all()
+    assert isinstance(message, Staged)
+    rig.inbox.put(replace(message, output_token_ids=(1, 2, 3)))
     rig.run()
-    suspensions = [one for ended in rig.endings.values() if ended.ending for one in ended.ending.timeline.suspensions]
-    statistics = rig.parts.engine.statistics()
-    assert len(suspensions) == statistics.preemptions > 0
-    for suspension in suspensions:
-        assert suspension.usable_s is not None
-        assert suspension.queued_s is not None
-        assert suspension.suspended_s is not None
-        assert suspension.recomputed_tokens == suspension.computed_tokens, "there is no prefix cache"
-        assert 0 < suspension.queued_s < suspension.suspended_s, "the wait, and then the step that computes it again"
-        assert suspension.cost_s == suspension.recomputed_s == pytest.approx(suspension.recompute_s, rel=0.2)
-    times = statistics.preemption_times
-    assert times.queued.count == times.suspended.count == times.usable.count == times.recomputed == len(suspensions)
-    assert times.suspended.most_s == max(suspension.suspended_s or 0 for suspension in suspensions)
-    assert times.cost_s == pytest.approx(sum(suspension.cost_s for suspension in suspensions))
+    ending = rig.endings["r"].ending
+    assert ending is not None
+    assert (ending.reason, ending.output_tokens) == (FinishReason.LENGTH, 3)
+    assert rig.parts.engine.statistics().steps == 0
+    assert len(rig.parts.index) == 0
