@@ -7,8 +7,8 @@
 TRACE is an Azure LLM inference trace (conversation). The machine is `llama2-70b-h100x8` of `headrace simulate` with 48
 slots; scheduler, KV accounting and preemption are a worker's.
 
-- `vip`: four low tenants keep the machine busy; bursts of urgent requests need what they have. The budget of
-  suspensions a tenant and window off and on, beside a machine that evicts nobody for newcomers.
+- `vip`: a large and a small low tenant keep the machine busy; bursts of urgent requests need what they have. The budget
+  of suspensions a tenant and window off and on, beside a machine that evicts nobody for newcomers.
 - `waste`: the trace in the classes 5/60/30/5 at 1.2 × its capacity, in a pool that is short; the swap pool is half of
   it. Recomputed tokens and swapped bytes, priced as the tokens that could be computed in that time, as a part of all
   tokens; beside recomputation alone.
@@ -58,8 +58,8 @@ SLOTS = 48
 SHORT_POOL_TOKENS = 24_000
 """Of 48 slots full of conversations less than half."""
 WINDOW_S = 60.0
-LOW_RATE = 0.65
-"""Requests a second of each low tenant."""
+LOW_RATES = {"large": 1.95, "small": 0.65}
+"""Requests a second of the low tenants."""
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def flood_requests(seconds: float, seed: int = 5) -> tuple[ArrivingRequest, ...]
     """Low tenants that want somewhat more than the pool lets in, and every 4 s a burst of urgent requests."""
     draw = Random(seed)
     found: list[ArrivingRequest] = []
-    for tenant in ("low-0", "low-1", "low-2", "low-3"):
+    for tenant, rate in LOW_RATES.items():
         now_s = 0.0
         while now_s < seconds:
             prompt, output = draw.randrange(300, 1_200), draw.randrange(100, 300)
             found.append(ArrivingRequest(0, now_s, prompt, output, P2, tenant, tenant))
-            now_s += draw.expovariate(LOW_RATE)
+            now_s += draw.expovariate(rate)
     for burst in range(1, int(seconds / 4)):
         for _ in range(draw.randrange(2, 15)):
             prompt, output = draw.randrange(50, 150), draw.randrange(100, 300)

@@ -9,7 +9,7 @@ from benchmarks.preemption_study import Replay, flood, trace_requests
 from scheduling.preemption_rules import PreemptionMode
 
 TRACE = Path(__file__).parents[1] / "data" / "azure_2023_conv.csv"
-BUDGET = 3
+BUDGET = 1
 SECONDS = 28.0
 
 
