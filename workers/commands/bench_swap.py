@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     for way in ("out", "in"):
         console.print(
             f"{way}: {figures[f'{way}_gb_s']:.2f} GB/s, plain copy {figures[f'{way}_plain_gb_s']:.2f} GB/s, "
-            f"ratio {figures[f'{way}_ratio']:.3f}; scattered blocks take {figures[f'{way}_together_gain']:+.1%} "
-            "longer than blocks that lie together"
+            f"ratio {figures[f'{way}_ratio']:.3f}; scattered blocks beside blocks that lie together: "
+            f"{figures[f'{way}_together_gain']:+.1%} of the time"
         )
     console.print(f"median error of the estimate: {100 * figures['prediction_error']:.1f} %")
     console.print(f"written to {arguments.out}")
