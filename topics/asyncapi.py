@@ -102,6 +102,13 @@ MESSAGES: Mapping[str, Message] = {
         Message(
             "collector-beat", "Collector", "It lives, and has these partitions.", "collector/ID", ("CollectorBeat",)
         ),
+        Message(
+            "worker-report",
+            "Report of a worker",
+            "What it does, once a second. Totals count from its start.",
+            "The worker's name.",
+            ("WorkerReport",),
+        ),
         Message("control", "Order to the workers", "Kept for orders to workers.", "What the order is about."),
         Message(
             "attempt", "Attempt", "Written and read by workers alone.", "The consumer group, partition and offset."
@@ -126,6 +133,7 @@ def messages_of(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
         catalogue.control: ("control",),
         catalogue.progress: ("attempt",),
         catalogue.offsets: ("offset-map",),
+        catalogue.reports: ("worker-report",),
         catalogue.jobs: ("job-order", "job-run", "job-memo", "collector-beat"),
     }
 

@@ -26,6 +26,7 @@ from topics.messages import (
     ErrorBody,
 )
 from topics.validation import accepted_without_effect
+from topics.worker_reports import WorkerReport
 
 __all__ = ["DIALECT", "RECORD_VALUES", "component_schemas", "record_schema"]
 
@@ -43,6 +44,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-run": JobRun,
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
+    "worker-report": WorkerReport,
 }
 """File name → model."""
 

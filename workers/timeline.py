@@ -80,6 +80,11 @@ class Timeline:
         return len(self.suspensions)
 
     @property
+    def suspended(self) -> bool:
+        """It was preempted and has neither slot nor blocks."""
+        return bool(self.suspensions) and self.suspensions[-1].readmitted_s is None
+
+    @property
     def suspended_s(self) -> float:
         """In all, as far as it came back."""
         return sum(suspension.suspended_s or 0.0 for suspension in self.suspensions)
