@@ -32,6 +32,10 @@ class Reserves:
         """A class that is not named has no reserve and no ceiling."""
         return self._parts.get(owner_class, self._whole)
 
+    def set_following(self, owners: Collection[int]) -> None:
+        """These follow their use from now on; of those that stay, what they used is known."""
+        self._peak = {owner: self._peak.get(owner, 0.0) for owner in owners}
+
     def tick(self, now: float, charged: Callable[[int], int]) -> None:
         """Time passes: what the following classes use now, and used lately."""
         fading = exp(-log(2) * max(0.0, now - self._peak_s) / PEAK_HALF_LIFE_S)

@@ -187,6 +187,18 @@ class BatchScheduler:
         """Whether the next step would run without an urgent request only because its tokens are not made yet."""
         return len(self._running) > 0 and self._admission.strict_without_tokens(now)
 
+    # --- live configuration ---------------------------------------------------------------------------------------
+
+    def set_strict(self, classes: frozenset[PriorityClass]) -> None:
+        """These classes are strict from now on; what was admitted as strict stays so."""
+        self._admission.set_strict(classes)
+        self._window.set_strict(classes)
+        self._kv.set_following(classes)
+
+    def set_paused(self, classes: frozenset[PriorityClass]) -> None:
+        """Nothing of these service classes starts until further notice; what was admitted goes on."""
+        self._admission.set_paused(classes)
+
     # --- a step ---------------------------------------------------------------------------------------------------
 
     def schedule(self, now: float, may_dispatch: bool = True) -> StepPlan | None:

@@ -87,8 +87,8 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
     inbox = engine_inbox(config.ingress.max_rows)
     builder = PromptBuilder(model.tokenizer, model.limits, model.served_names)
 
-    def prepare(arrival: Arrival) -> Any:
-        return builder.prepare(arrival.record, arrival.headers)
+    def prepare(arrival: Arrival, sequence: int) -> Any:
+        return builder.prepare(arrival.record, arrival.headers, sequence)
 
     hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
     staging = Staging(prepare, inbox.put, sink.on_broken, hasher)

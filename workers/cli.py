@@ -29,7 +29,9 @@ COMMANDS = {
     "results": "write what a job has answered so far",
     "resume": "run the rows of a job that were never run",
     "retry": "run the rows of a job that failed once more",
+    "cancel": "end a request, a job or all that a tenant has sent",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
+    "control": "pause, drain, quotas and the policy of running workers; what is in force",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
     "schema": "print the contract: AsyncAPI, JSON Schemas",
@@ -114,6 +116,8 @@ def _set_up_logging(level: str | None) -> None:
     logging.basicConfig(
         level=(level or "warning").upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    # Its debug lines quote whole records: no request's text belongs into a log, at any level.
+    logging.getLogger("aiokafka.producer.producer").setLevel(logging.INFO)
     if level is None:
         # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

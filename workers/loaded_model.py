@@ -15,7 +15,7 @@ from workers.config import EngineConfig, ModelConfig
 from workers.devices import choose_placement
 from workers.kv_config import KVConfig
 from workers.model_source import find_model, load_tokenizer, prepare_model
-from workers.prompt import ChatTokenizer
+from workers.prompt_tokens import ChatTokenizer
 from workers.runner import ModelLimits, ModelRunner
 from workers.runner_choice import load_runner
 from workers.swap_space import SwapPool, make_swap_pool

@@ -22,7 +22,7 @@ from kvcache.storage import KVStorage, KVStorageStatistics
 from workers.attention.backend import AttentionKind, AttentionStep, SequenceSpan
 from workers.attention.reference import ReferenceAttention
 from workers.devices import Placement, free_memory_bytes
-from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, first_line
+from workers.errors import DeviceLost, GrammarBroken, NotFiniteLogits, OutOfMemory, first_line
 from workers.runner import ModelLimits, SequenceInput
 from workers.sampler import Sampler
 from workers.sampling import GREEDY, TokenLogprobs
@@ -124,6 +124,8 @@ class PagedRunner(ABC):
                     [sequences[position].output_position for position in sampling],
                     [sequences[position].history for position in sampling],
                 )
+        if drawn.grammar_broken:
+            raise GrammarBroken([sampling[row] for row in drawn.grammar_broken])
         if drawn.not_finite:
             bad = [sampling[row] for row in drawn.not_finite]
             # What was computed for it lies in its blocks; whoever owns them next reads past their ends.

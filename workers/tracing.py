@@ -27,7 +27,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Ending
+from workers.request import Arrival, Ending, FinishReason
 from workers.timeline import Suspension
 from workers.wall_clock import WallClock
 
@@ -185,7 +185,7 @@ class RequestTracer:
         if timeline.suspensions:
             chat.set_attribute(NAMES["suspended"], timeline.suspended_s)
         if ending.error is None:
-            assert not isinstance(ending.reason, Exception)
+            assert isinstance(ending.reason, FinishReason)
             chat.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))
         inside = trace.set_span_in_context(chat)
         for suspension in timeline.suspensions:

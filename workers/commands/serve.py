@@ -32,6 +32,7 @@ from workers.commands.serving import (
     worker_config,
 )
 from workers.config import WorkerConfig
+from workers.http_endpoint import HttpEndpointError
 from workers.supervisor import parse_devices, supervise
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", metavar="P0,P1", help="the priority classes to serve (all)")
     parser.add_argument("--devices", metavar="0-7", help="one worker process for each of these CUDA devices")
     parser.add_argument("--health-file", metavar="FILE", help="touched while progress is made (health.file)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="an HTTP server with /livez and /readyz (health.listen)")
     parser.add_argument("--json", action="store_true", help="print one JSON line when ready (with --devices: each)")
     # The supervisor's: the worker drains when this pipe closes.
     parser.add_argument("--ends-with", type=int, metavar="FD", help=argparse.SUPPRESS)
@@ -91,7 +93,13 @@ def _supervise(arguments: argparse.Namespace, config: WorkerConfig) -> int:
     if arguments.json:
         given.append("--json")
     return asyncio.run(
-        supervise(devices, given, health_file=config.health.file, metrics_port=config.telemetry.metrics_port)
+        supervise(
+            devices,
+            given,
+            health_file=config.health.file,
+            listen=config.health.listen,
+            metrics_port=config.telemetry.metrics_port,
+        )
     )
 
 
@@ -106,7 +114,10 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
         console.print(model.summary)
         provider = tracer_provider()
         try:
-            with explained(TopicsNotReadyError, WorkerFailedError), claimed_instance(config) as instance:
+            with (
+                explained(TopicsNotReadyError, WorkerFailedError, HttpEndpointError),
+                claimed_instance(config) as instance,
+            ):
                 kafka = connection(config.kafka, config.kafka.client_id)
                 worker = Worker(
                     config,

@@ -48,6 +48,7 @@ _SETTINGS = {
     "max_sequences": ("engine", "max_sequences"),
     "policy": ("scheduling", "policy"),
     "health_file": ("health", "file"),
+    "listen": ("health", "listen"),
     "metrics_port": ("telemetry", "metrics_port"),
 }
 """Flag → section and field."""
