@@ -15,6 +15,7 @@ The full size takes long on a slow machine. A short form, some minutes:
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
+_PIPE_COLUMNS = 140
 _SWEPT = ("fifo", "drr", "htb")
 
 
@@ -74,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    console = Console(stderr=True, highlight=False)
+    # Into a pipe or a file as wide as it needs; a terminal wraps what doesn't fit.
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _PIPE_COLUMNS)
     check_this_machine(worker_config(arguments))  # what is wrong is said before anything starts
     modes, limits, named_peers = _modes(arguments), _concurrency(arguments), _peers(arguments)
     load = _load(arguments)
