@@ -117,6 +117,8 @@ class EngineConfig(Section):
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the device computes it natively, else float32."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Processes, one an accelerator, that hold a part of the model each: GPUs in a row from `device` on."""
     threads: int | None = Field(None, ge=1)
     """CPU threads of the forward; all cores where absent."""
     max_sequences: int = Field(64, ge=1)

@@ -70,6 +70,7 @@ from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
+    from workers.rank_group import RankGroup
 
 __all__ = ["TopicsNotReadyError", "Worker", "WorkerFailedError"]
 
@@ -82,6 +83,7 @@ _LAST_STEP_S = 15.0
 _STUCK_S = 60.0
 _STUCK_STEPS = 30
 """Planned steps after which one that still runs is taken for hung."""
+_RANKS_LOOK_S = 0.5
 _PRODUCER_GRACE_S = 2.0
 _SHARE_INTERVAL_S = 1.0
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
@@ -376,6 +378,8 @@ class Worker:
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         tasks.create_task(self._control.run(ended))
         tasks.create_task(self._watchdog().run(ended))
+        if self._model.group is not None:
+            tasks.create_task(_watch_ranks(self._model.group, ended))
         if self._config.health.file is not None:
             file = HealthFile(self._config.health.file, self._config.health.interval_s, self.health)
             tasks.create_task(file.run(ended))
@@ -582,6 +586,13 @@ class Worker:
         """The engine thread or the staging thread has ended: nothing is computed any more."""
         self._thread_error = error
         self._loop.call_soon_threadsafe(self._thread_broke.set)
+
+
+async def _watch_ranks(group: "RankGroup", ended: asyncio.Event) -> None:
+    """Raises `WorkerFailedError` when one of the others is gone: without its weights nothing can be computed."""
+    while not ended.is_set():
+        if await asyncio.to_thread(group.wait_lost, _RANKS_LOOK_S):
+            raise WorkerFailedError("a rank of the tensor-parallel group has ended: the group must be started again")
 
 
 def prepare(builder: PromptBuilder, arrival: Arrival, sequence: int = 0) -> PreparedRequest:

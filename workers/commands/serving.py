@@ -46,6 +46,7 @@ _SETTINGS = {
     "device": ("engine", "device"),
     "dtype": ("engine", "dtype"),
     "max_sequences": ("engine", "max_sequences"),
+    "tensor_parallel": ("engine", "tensor_parallel"),
     "policy": ("scheduling", "policy"),
     "health_file": ("health", "file"),
     "listen": ("health", "listen"),
