@@ -117,7 +117,10 @@ def loaded_engine(name: str, arguments: list[str], module: str | None = None) ->
 
     `module`: what is run in its environment; its side of `bench engine` where absent."""
     command = [str(_python(name)), "-m", module or ENGINES[name].module, *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    environment = dict(os.environ)
+    if name != "headrace":
+        environment.pop("GOMP_SPINCOUNT", None)  # said by our own command line, for our own engine
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         engine = LoadedEngine(name, process)
         assert engine.answer() == READY
