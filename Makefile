@@ -88,6 +88,10 @@ bench-scheduler: $(READY) ## What a queueing discipline costs a request, up to a
 tokens: $(READY) ## Compare a whole workload's tokens with transformers' (WORKLOAD=FILE)
 	@WORKLOAD="$(abspath $(WORKLOAD))" $(BIN)/pytest tests/integration/models/test_workload_tokens.py -s
 
+.PHONY: memory
+memory: $(READY) ## Memory stays as it is over 100,000 steps of a tiny model and 5,000 of SmolLM2 (about 6 minutes)
+	@$(BIN)/pytest -s tests/integration/models/test_memory_growth.py
+
 .PHONY: golden
 golden: $(READY) ## Recompute the golden outputs of transformers' generate
 	@$(BIN)/python -m tests.golden.make

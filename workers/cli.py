@@ -14,7 +14,7 @@ from types import ModuleType
 
 from workers.openmp import bound_spinning
 
-__all__ = ["CommandFailedError", "UsageError", "main"]
+__all__ = ["CommandFailedError", "UsageError", "keep_records_out_of_logs", "main"]
 
 log = logging.getLogger(__name__)
 
@@ -116,11 +116,17 @@ def _set_up_logging(level: str | None) -> None:
     logging.basicConfig(
         level=(level or "warning").upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    # Its debug lines quote whole records: no request's text belongs into a log, at any level.
-    logging.getLogger("aiokafka.producer.producer").setLevel(logging.INFO)
+    if level == "debug":
+        keep_records_out_of_logs()
     if level is None:
         # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+def keep_records_out_of_logs() -> None:
+    """Debug lines of these quote whole records and answers of brokers: no request's text belongs into a log."""
+    for name in ("aiokafka.conn", "aiokafka.producer.producer"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def _run(module: ModuleType, parsed: argparse.Namespace) -> int:

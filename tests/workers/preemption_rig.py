@@ -263,3 +263,4 @@ class _SmallPool:
         self.limits = runner.limits
         self.block_size = runner.block_size
         self.step = runner.step
+        self.take_logprobs = runner.take_logprobs
