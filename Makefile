@@ -58,7 +58,7 @@ properties: $(READY) ## Property tests with many examples
 
 .PHONY: preemption
 preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, each mode (about 10 minutes)
-	@$(BIN)/pytest -s tests/integration/models/test_preempted_tokens.py
+	@$(BIN)/pytest -s tests/integration/models/test_preempted_model_tokens.py
 
 .PHONY: chaos
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)
