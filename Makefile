@@ -7,6 +7,9 @@ export HF_HUB_OFFLINE ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests share nothing (each process has a broker and topics of its own), so they run side by side.
+JOBS ?= 2
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 .PHONY: help
 help: ## Show this list
@@ -45,11 +48,11 @@ types: $(READY) ## mypy --strict
 
 .PHONY: unit
 unit: $(READY) ## Unit, property and simulation tests: no broker, no real model
-	@$(BIN)/pytest tests -m "not broker and not model"
+	@$(PYTEST) tests -m "not broker and not model"
 
 .PHONY: integration
 integration: java $(READY) ## Tests on Apache Kafka and SmolLM2
-	@$(BIN)/pytest tests -m "(broker or model) and not long"
+	@$(PYTEST) tests -m "(broker or model) and not long"
 
 # --- longer runs ------------------------------------------------------------
 .PHONY: properties

@@ -11,7 +11,8 @@ dispatched, for what the discipline holds of it is its order.
 Quotas may change at any time, and tenants may be paused: all of such a tenant is held back, what the discipline had of
 it included. What it has of others stays there, so a quota that is new counts from the next request on.
 
-What a request turns out to cost more or less is put right when it is known, as everywhere. Why held back and not
+What a request turns out to cost more or less is put right when it is known, as everywhere; so a quota may be passed by
+what was not foreseen of the requests that were let in and have not ended. Why held back and not
 skipped: skipping needs every policy to look past a tenant's whole backlog. Drawback: a request counts as served when
 it enters the discipline, which under congestion is a while before it runs. Limits: O(log tenants) a request; a tenant
 with a quota costs about 500 bytes while it owes or waits.
