@@ -73,6 +73,8 @@ class Admission:
         """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary
         one: its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used
         again.)"""
+        self._chosen: list[int] = []
+        """Claimed, and not yet told of."""
         self._first_admissions = 0
         self._readmissions = 0
         self._evicted = False
@@ -86,6 +88,11 @@ class Admission:
     def readmissions(self) -> int:
         """Of sequences that were preempted."""
         return self._readmissions
+
+    def take_chosen(self) -> list[int]:
+        """Rows that the discipline picked since the last call and that could not enter at once."""
+        chosen, self._chosen = self._chosen, []
+        return chosen
 
     def admit(self, budget: StepBudget, now: float, *, may_dispatch: bool, strict_only: bool) -> tuple[int, ...]:
         """Admit what fits, and what is entitled to room that others have; the rows.
@@ -162,6 +169,7 @@ class Admission:
                 admitted.append(row)
             else:
                 self._claims.claim(priority, row)
+                self._chosen.append(row)
                 self._claims.set_short_of_room(priority, self._window.is_staged(row))
 
     def _room(self, strict: bool) -> Room:

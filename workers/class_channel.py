@@ -39,14 +39,17 @@ class ClassChannel:
         residency: Residency,
         *,
         instance: str,
+        on_batch: Callable[[str, Sequence[InboundRecord]], None],
         on_record: Callable[[PriorityClass, int, InboundRecord], None],
         on_revoked: Callable[[PartitionEpoch], None],
         on_settled: Callable[[Settled], None],
     ) -> None:
-        """`instance`: this worker's name, unlike that of any other that lives. `on_revoked`: a partition went to
+        """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
+        each of them after that to `on_record`. `on_revoked`: a partition went to
         another worker, and its requests with it."""
         self._priority = priority
         self._residency = residency
+        self._on_batch = on_batch
         self._on_record = on_record
         self._on_revoked = on_revoked
         self._on_settled = on_settled
@@ -97,6 +100,7 @@ class ClassChannel:
     def _take(self, partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
         if not self._open:
             return  # not complete, so not committed: the next worker gets them
+        self._on_batch(partition.topic, records)
         for record in records:
             self._residency.enter(self._priority, partition.partition, partition.epoch, record_size(record))
             self._on_record(self._priority, partition.epoch, record)

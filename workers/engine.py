@@ -28,7 +28,7 @@ from workers.engine_observer import EngineObserver
 from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.request import Arrival, Dispatch, Ending, EngineRequest, FinishReason, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
 from workers.split_forward import SplitForward
@@ -133,6 +133,10 @@ class Engine:
             self._end(row, RequestError.expired(late_ms), now)
         may_dispatch = not self._draining and not self._outbox.full
         plan = self._scheduler.schedule(now, may_dispatch)
+        for row in self._scheduler.take_chosen():
+            request = self._requests.staged(row)
+            if request is not None:
+                request.timeline.chosen_s = now
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
             self._hand_out(now)
@@ -243,6 +247,8 @@ class Engine:
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
         )
         self._requests.add(row, arrival)
+        if self._observer is not None:
+            self._observer.arrived(row)
         self._scheduler.enqueue(row, now)
 
     def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
@@ -287,14 +293,7 @@ class Engine:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        for row in plan.admitted:
-            timeline = self._requests[row].timeline
-            # A request that was preempted and comes back was admitted before.
-            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
-        for eviction in plan.evictions:
-            self._suspended(eviction, plan, now)
-        for chunk in plan.chunks:
-            self._requests[chunk.row].timeline.resume(chunk, now)
+        self._note(plan, now)
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
         try:
@@ -333,6 +332,24 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+
+    def _note(self, plan: StepPlan, now: float) -> None:
+        """In the timelines: who is admitted, suspended and resumed by this plan."""
+        for row in plan.admitted:
+            timeline = self._requests[row].timeline
+            # A request that was preempted and comes back was admitted before.
+            if timeline.admitted_s is None:
+                timeline.admitted_s = now
+                timeline.dispatch = self._dispatch(row, plan)
+        for eviction in plan.evictions:
+            self._suspended(eviction, plan, now)
+        for chunk in plan.chunks:
+            self._requests[chunk.row].timeline.resume(chunk, now)
+
+    def _dispatch(self, row: int, plan: StepPlan) -> Dispatch:
+        passed = () if self._observer is None else self._observer.dispatched(row)
+        victims = sum(eviction.for_row == row for eviction in plan.evictions)
+        return Dispatch(self._qdisc.reason(row), passed, victims)
 
     def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
         request = self._requests[eviction.row]

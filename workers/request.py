@@ -16,7 +16,7 @@ from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
 
-__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Suspension", "Timeline"]
+__all__ = ["Arrival", "Dispatch", "Ending", "EngineRequest", "FinishReason", "Suspension", "Timeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,18 @@ class Suspension:
     """What was not there any more when it came back."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How a request came to run: what its trace says about its wait."""
+
+    reason: str
+    """By what right it went: its turn, its class's own rate, what it borrowed."""
+    passed: tuple[int, ...]
+    """Requests of each service class that were dispatched while it waited; empty where nobody counts."""
+    victims: int
+    """Running requests that were suspended to make room for it."""
+
+
 @dataclass(slots=True)
 class Timeline:
     """When things happened to one request, in seconds of the worker's monotonic clock. None: not yet."""
@@ -78,6 +90,9 @@ class Timeline:
     ended_s: float | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     steps: int = 0
+    chosen_s: float | None = None
+    """The scheduler picked it, and it waited for a slot or blocks from then on; None: it had both at once."""
+    dispatch: Dispatch | None = None
     longest_gap_s: float = 0.0
     """Between two tokens."""
 

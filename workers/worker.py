@@ -176,6 +176,7 @@ class Worker:
                 self._topics,
                 self._residency,
                 instance=instance,
+                on_batch=self._tracer.polled,
                 on_record=self._ingress.take,
                 on_revoked=self._revoke,
                 on_settled=self._settled,
@@ -403,8 +404,8 @@ class Worker:
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
-        if settled.fate is Fate.DELIVERED:
-            self.telemetry.settled(settled)
+        delivered = settled.fate is Fate.DELIVERED
+        met = self.telemetry.settled(settled) if delivered else {}
         if publication is None:
             return
         was_full = self._outbox.full
@@ -412,16 +413,23 @@ class Worker:
         if was_full and not self._outbox.full:
             self._inbox.wake()  # it may dispatch again
         assert publication.ending is not None
-        if settled.fate is Fate.LOST:
-            return
         sent = settled.terminal.reply
-        reply = ReplySent(sent.topic, settled.sent_s, settled.acknowledged_s, sent.size_bytes)
+        reply = ReplySent(
+            sent.topic,
+            settled.sent_s,
+            settled.acknowledged_s,
+            sent.size_bytes,
+            attempt=sent.attempt,
+            committed=delivered,
+            transactional=self._config.delivery == "exactly-once",
+        )
         self._tracer.record(
             publication.arrival,
             publication.prepared,
             publication.ending,
             reply,
             f"chatcmpl-{publication.arrival.headers.request_id}",
+            met,
         )
 
     # --- from the engine's threads --------------------------------------------------------------------------------
