@@ -48,8 +48,8 @@ _LOST = "partition_lost"
 """Answered, but another worker's to answer by then."""
 _MOST_LINKS = 128
 """The SDK's own limit of a span."""
-_SAMPLED = b"-01"
-"""How a sampled `traceparent` ends."""
+_SAMPLED = tuple(digit.encode() for digit in "13579bdf")
+"""How a sampled `traceparent` ends: the lowest bit of its flags is set."""
 
 Value = str | int | float | bool | tuple[str, ...]
 

@@ -15,7 +15,8 @@ from workers.request import Arrival, Dispatch, Ending, FinishReason, Timeline
 from workers.sampling import SamplingParams
 from workers.telemetry import tracer_provider
 from workers.trace_identity import attempt_span_id
-from workers.tracing import ReplySent, RequestTracer, WallClock
+from workers.tracing import ReplySent, RequestTracer
+from workers.wall_clock import WallClock
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = SAMPLED[:-2] + "00"
@@ -164,7 +165,9 @@ def test_a_fetched_batch_is_linked_to_the_sampled_of_its_messages() -> None:
 
     tracer.polled(came.id.topic, [record(), record(("traceparent", UNSAMPLED.encode()))])
     assert not exporter.get_finished_spans()
-    tracer.polled(came.id.topic, [record(), record(("traceparent", SAMPLED.encode())), record(("traceparent", b"-01"))])
+    tracer.polled(
+        came.id.topic, [record(), record(("traceparent", SAMPLED.encode())), record(("traceparent", b"no trace 1"))]
+    )
     (poll,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:016x}" for link in poll.links] == [SAMPLED[36:52]]
     assert (poll.attributes or {})["messaging.batch.message_count"] == 3

@@ -4,6 +4,7 @@
   headrace bench delivery    request → first delta through Kafka, beside a raw aiokafka echo on the same broker
   headrace bench swap        KV blocks copied out and in, beside a plain copy of the same bytes
   headrace bench scheduler   what a queueing discipline costs a request, with up to a million queued
+  headrace bench telemetry   the engine with metrics and traces, beside itself without
 
 Each has its own --help. docs/benchmarks.md says how to repeat the published figures.
 """
@@ -13,7 +14,7 @@ import importlib
 
 __all__ = ["add_arguments", "run"]
 
-_BENCHMARKS = ("engine", "delivery", "scheduler", "swap")
+_BENCHMARKS = ("engine", "delivery", "scheduler", "swap", "telemetry")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
