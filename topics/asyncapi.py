@@ -15,6 +15,7 @@ from topics.header_contract import (
     HeaderRow,
     delta_headers,
     headers_schema,
+    mark_headers,
     terminal_headers,
 )
 from topics.headers import ReplyEvent
@@ -54,10 +55,17 @@ MESSAGES: Mapping[str, Message] = {
         Message(
             "delta",
             "Delta",
-            "A piece of a streamed answer (`stream: true`), outside transactions. `attempt` and `reset` have no value.",
+            "A piece of a streamed answer (`stream: true`), outside transactions.",
             "The request id.",
             ("ChatCompletionChunk", "CompletionChunk"),
             delta_headers(),
+        ),
+        Message(
+            "mark",
+            "Mark in a stream",
+            "`attempt`: what earlier attempts write behind it is void. `reset`: so it is, and the stream begins again.",
+            "The request id.",
+            headers=mark_headers(),
         ),
         Message(
             "final",
@@ -96,7 +104,7 @@ MESSAGES: Mapping[str, Message] = {
         ),
         Message("control", "Order to the workers", "Kept for orders to workers.", "What the order is about."),
         Message(
-            "attempt", "Attempt", "Written and read by workers alone.", "The request's topic, partition and offset."
+            "attempt", "Attempt", "Written and read by workers alone.", "The consumer group, partition and offset."
         ),
         Message(
             "offset-map",
@@ -112,7 +120,7 @@ def messages_of(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
     """Topic → names of the messages that may stand on it. Every topic of the catalogue is there."""
     named = {catalogue.requests(label): ("request",) for label in CLASS_LABELS}
     return named | {
-        catalogue.deltas: ("delta",),
+        catalogue.deltas: ("delta", "mark"),
         catalogue.replies: ("final", "error"),
         catalogue.dead_letters: ("dead-letter",),
         catalogue.control: ("control",),

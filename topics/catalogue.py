@@ -145,7 +145,19 @@ class Catalogue:
             TopicSpec(self.dead_letters, 1, dead_letters, "records that nobody can be answered for"),
             # One partition: orders must be applied in one order.
             TopicSpec(self.control, 1, compacted, "cancel, pause, drain, quotas"),
-            TopicSpec(self.progress, self.request_partitions, compacted, "attempts at requests that run"),
+            # Two or three records a request, all but those that run soon without use; read whole by each new owner.
+            TopicSpec(
+                self.progress,
+                self.request_partitions,
+                {
+                    **compacted,
+                    "segment.ms": str(_HOUR_MS // 6),
+                    "segment.bytes": str(8 * _MIB),
+                    "min.cleanable.dirty.ratio": "0.1",
+                    "delete.retention.ms": "60000",
+                },
+                "attempts at requests that run",
+            ),
             # One record a partition and transaction, but only of maps that outgrow a commit. Cleaned often.
             TopicSpec(
                 self.offsets,

@@ -48,7 +48,7 @@ from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
-from topics.owned_offsets import OwnedOffsets
+from topics.owned_offsets import OnAdopted, OwnedOffsets
 from topics.record import InboundRecord
 from topics.replacement_pauses import ReplacementPauses
 
@@ -79,6 +79,7 @@ class ClassConsumer:
         on_assigned: OnAssigned | None = None,
         on_revoked: OnRevoked | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
+        adopt: OnAdopted | None = None,
         maps_topic: str | None = None,
         instance_id: str | None = None,
         session_timeout_ms: int = 10_000,
@@ -91,6 +92,8 @@ class ClassConsumer:
         max_bytes: int = 2**20,
     ) -> None:
         """`settle` returns when no transaction is open; whoever gives it commits. None: this consumer commits.
+
+        `adopt`: is told what is committed of a partition before it is given one of its records.
 
         `maps_topic`: where maps of completed offsets stand that outgrow their commit.
 
@@ -129,7 +132,7 @@ class ClassConsumer:
         self._assignment = Assignment(topic)
         self._commits = OffsetCommits(self._assignment, group, timeout_s=commit_timeout_s)
         self._committed = CommittedProgress(settings, group, maps_topic, timeout_s=connect_timeout_s)
-        self.offsets = OwnedOffsets(self._assignment, self._committed, timeout_s=connect_timeout_s)
+        self.offsets = OwnedOffsets(self._assignment, self._committed, adopt, timeout_s=connect_timeout_s)
         """For whoever commits in our place."""
         self._paused = False
         self._stopping = asyncio.Event()

@@ -193,3 +193,13 @@ class RequestError(Exception):
             type=SERVER_ERROR,
             code="internal_error",
         )
+
+    @classmethod
+    def crashed(cls, crashes: int) -> "RequestError":
+        """500: each of so many workers ended while it ran the request, which is among the dead letters now."""
+        return cls(
+            f"{crashes} workers ended while they ran this request: it was given up and is kept among the dead letters.",
+            status_code=500,
+            type=SERVER_ERROR,
+            code="crashed",
+        )

@@ -33,7 +33,15 @@ from topics.headers import (
 )
 from topics.stage_times import SERVER_TIMING
 
-__all__ = ["DEAD_LETTER_HEADERS", "REQUEST_HEADERS", "HeaderRow", "delta_headers", "headers_schema", "terminal_headers"]
+__all__ = [
+    "DEAD_LETTER_HEADERS",
+    "REQUEST_HEADERS",
+    "HeaderRow",
+    "delta_headers",
+    "headers_schema",
+    "mark_headers",
+    "terminal_headers",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +99,14 @@ def _reply_headers(events: Sequence[ReplyEvent]) -> tuple[HeaderRow, ...]:
 
 def delta_headers() -> tuple[HeaderRow, ...]:
     return (
-        *_reply_headers([event for event in ReplyEvent if not event.terminal]),
-        HeaderRow(SEQ, "Counts the records of a stream from 0.", _DIGITS, always=True),
+        *_reply_headers([ReplyEvent.DELTA]),
+        HeaderRow(SEQ, "Counts the pieces of a stream from 0, over all attempts.", _DIGITS, always=True),
         HeaderRow(TOKENS, "Ids of the tokens that the record covers.", "^([0-9]+(,[0-9]+)*)?$", always=True),
     )
+
+
+def mark_headers() -> tuple[HeaderRow, ...]:
+    return _reply_headers([ReplyEvent.ATTEMPT, ReplyEvent.RESET])
 
 
 def terminal_headers(event: ReplyEvent) -> tuple[HeaderRow, ...]:

@@ -6,7 +6,7 @@ transactions (`topics.transactional_replies`) or how the consumer works (`topics
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -17,16 +17,22 @@ from topics.assignment import Assignment, PartitionEpoch, Progress
 from topics.committed_progress import CommittedProgress
 from topics.offsets import OffsetRefusal
 
-__all__ = ["OwnedOffsets"]
+__all__ = ["OnAdopted", "OwnedOffsets"]
 
 logger = logging.getLogger(__name__)
 
+OnAdopted = Callable[[str, int, Progress | None], Awaitable[None]]
+"""Topic, partition and what is committed of it; awaited before its first record. `TimeoutError`: ask again, soon."""
+
 
 class OwnedOffsets:
-    def __init__(self, assignment: Assignment, committed: CommittedProgress, *, timeout_s: float) -> None:
+    def __init__(
+        self, assignment: Assignment, committed: CommittedProgress, adopt: OnAdopted | None, *, timeout_s: float
+    ) -> None:
         """`timeout_s`: of one question for what is committed."""
         self._assignment = assignment
         self._committed = committed
+        self._adopt = adopt
         self._timeout_s = timeout_s
         self._member: GroupMember | None = None
         self.consumer: Any = None
@@ -42,7 +48,10 @@ class OwnedOffsets:
 
         Raises `KafkaError`, `TimeoutError` while it can't be read.
         """
-        self._assignment.adopt(place.partition, await self._committed.read(place, committed))
+        progress = await self._committed.read(place, committed)
+        if self._adopt is not None:
+            await self._adopt(place.topic, place.partition, progress)
+        self._assignment.adopt(place.partition, progress)
 
     # --- for a transaction ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from topics.kafka_settings import KafkaSettings
+from topics.record import RecordId
 from topics.record_producer import ProducerStatistics, RecordProducer, RecordRefusedError
 from topics.replies import OutboundRecord
 
@@ -44,8 +45,8 @@ class DeltaProducer:
     async def wait_for_room(self) -> None:
         await self._records.wait_for_room()
 
-    def send(self, delta: OutboundRecord) -> asyncio.Future[None]:
-        """The future resolves when a broker has the delta, and may be dropped.
+    def send(self, delta: OutboundRecord) -> asyncio.Future[RecordId]:
+        """The future resolves when a broker has the delta, with where it stands, and may be dropped.
 
         It fails with `RecordRefusedError` or `ProducerStoppedError`. Raises `ProducerFullError` without room,
         `ProducerStoppedError` after `stop`.
@@ -95,7 +96,7 @@ class ReplyProducer:
 
     async def send_terminals(self, replies: Sequence[OutboundRecord]) -> list[RecordRefusedError | None]:
         """Send together, so that they share requests to the broker. Raises `ProducerStoppedError`."""
-        acknowledgements: list[asyncio.Future[None]] = []
+        acknowledgements: list[asyncio.Future[RecordId]] = []
         for reply in replies:
             while not self._records.has_room:
                 await self._records.wait_for_room()

@@ -30,6 +30,7 @@ from aiokafka.errors import BrokerResponseError, KafkaError
 from topics.aiokafka_producer import KafkaUnavailableError, close_producer, open_producer
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import KnownTopics, RecordRefusedError, hopeless
+from topics.record import RecordId
 from topics.replies import OutboundRecord
 
 __all__ = [
@@ -71,7 +72,7 @@ class ProducerStatistics:
 class _Entry:
     record: OutboundRecord
     size_bytes: int
-    acknowledgement: asyncio.Future[None]
+    acknowledgement: asyncio.Future[RecordId]
     sent_s: float | None = None
     """When the current producer took it, on the loop's clock."""
 
@@ -156,8 +157,8 @@ class RecordProducer:
         """Return when `has_room`, or when the producer has stopped (`submit` then raises)."""
         await self._room.wait()
 
-    def submit(self, record: OutboundRecord) -> asyncio.Future[None]:
-        """Queue a record behind all earlier ones. The future resolves when a broker has it.
+    def submit(self, record: OutboundRecord) -> asyncio.Future[RecordId]:
+        """Queue a record behind all earlier ones. The future resolves when a broker has it, with where it stands.
 
         It fails with `RecordRefusedError` or `ProducerStoppedError`; whoever isn't interested may drop it. Cancelling
         it changes nothing. The last record before the limit may be of any size, so that a large one gets through.
@@ -275,7 +276,8 @@ class RecordProducer:
         error = asyncio.CancelledError() if sent.cancelled() else sent.exception()
         if error is None:
             # Also from a producer that was abandoned meanwhile: the record stands in the log.
-            self._settle(entry, None)
+            place = sent.result()
+            self._settle(entry, RecordId(place.topic, place.partition, place.offset))
         elif generation != self._generation:
             return
         elif isinstance(error, BrokerResponseError) and hopeless(error):
@@ -305,18 +307,18 @@ class RecordProducer:
 
     # --- entries --------------------------------------------------------------------------------------------------
 
-    def _settle(self, entry: _Entry, error: RecordRefusedError | None) -> None:
+    def _settle(self, entry: _Entry, outcome: RecordId | RecordRefusedError) -> None:
         """The one place where an entry leaves. A second result for it (it was sent twice) changes nothing."""
         if self._unacknowledged.pop(id(entry), None) is None:
             return
         self._in_flight_bytes -= entry.size_bytes
         if self.has_room:
             self._room.set()
-        if error is None:
-            self._acknowledged += 1
-        else:
+        if isinstance(outcome, RecordRefusedError):
             self._refused += 1
-        self._resolve(entry, error)
+        else:
+            self._acknowledged += 1
+        self._resolve(entry, outcome)
 
     def _fail_all(self, error: ProducerStoppedError) -> None:
         for entry in self._unacknowledged.values():
@@ -326,10 +328,10 @@ class RecordProducer:
         self._in_flight_bytes = 0
 
     @staticmethod
-    def _resolve(entry: _Entry, error: Exception | None) -> None:
+    def _resolve(entry: _Entry, outcome: RecordId | Exception) -> None:
         if entry.acknowledgement.done():
             return
-        if error is None:
-            entry.acknowledgement.set_result(None)
+        if isinstance(outcome, Exception):
+            entry.acknowledgement.set_exception(outcome)
         else:
-            entry.acknowledgement.set_exception(error)
+            entry.acknowledgement.set_result(outcome)

@@ -81,15 +81,27 @@ class ReplyContext:
     """Of the span that a reader's spans hang on; the request's own trace."""
     tracestate: str | None = None
 
-    def delta(
-        self, value: bytes | None, *, seq: int, token_ids: Iterable[int], event: ReplyEvent = ReplyEvent.DELTA
-    ) -> OutboundRecord:
-        """A record of the delta topic. `seq` counts them from 0 within the request, over all its attempts."""
-        assert not event.terminal, f"a {event} is a terminal reply"
+    def delta(self, value: bytes, *, seq: int, token_ids: Iterable[int]) -> OutboundRecord:
+        """A piece of the stream. `seq` counts them from 0 within the request, over all its attempts."""
         headers = [(SEQ, str(seq).encode()), (TOKENS, encode_token_ids(token_ids))]
         return OutboundRecord(
-            self.delta_topic, None, self.request_id.encode(), value, (*self._headers(event), *headers)
+            self.delta_topic,
+            None,
+            self.request_id.encode(),
+            value,
+            (*self._headers(ReplyEvent.DELTA), *headers),
         )
+
+    def attempt_begins(self) -> OutboundRecord:
+        """The marker in the stream: what earlier attempts write behind it is void."""
+        return self._mark(ReplyEvent.ATTEMPT)
+
+    def begins_again(self) -> OutboundRecord:
+        """The stream can't be continued: `seq` counts from 0 again, and the text comes from its beginning."""
+        return self._mark(ReplyEvent.RESET)
+
+    def _mark(self, event: ReplyEvent) -> OutboundRecord:
+        return OutboundRecord(self.delta_topic, None, self.request_id.encode(), b"{}", self._headers(event))
 
     def final(self, value: bytes, stages: StageTimes | None = None) -> OutboundRecord:
         """The whole answer. `stages`: where the request's time went."""

@@ -3,12 +3,13 @@
 Knows the rules of one stream. Does not know Kafka, tasks or clocks (`topics.client`); pure and synchronous.
 
 Deltas and terminal reply come from two topics, so any of them may be first. Deltas may come twice (the worker's
-producer sends again after an outage) or not at all (they expired, the reader was too late). And a whole stream may come
-again, when a worker died and the next one ran the request anew: the same tokens, but cut into deltas at other places.
+producer sends again after an outage) or not at all (they expired, the reader was too late). And when a worker died, the
+next attempt goes on with the stream: a marker opens it, and what earlier attempts say behind that is void.
 
 - A delta goes out if its `seq` is the next one. A gap ends the streaming: the rest of the text is taken from the final.
 - A repeated `seq` is dropped; if it covers other tokens than the first time, the stream was cut anew, later `seq` mean
   other places, and it counts as a gap.
+- After a reset the stream comes again from its beginning: what was told already is not told again.
 - The final is the truth. What was told must be a beginning of it, or the request was answered differently the second
   time (sampling without a seed under another model, say): `AnswerChangedError`, since text that is out can't be taken
   back.
@@ -22,6 +23,7 @@ from typing import Any
 from topics.codec import loads
 from topics.errors import RequestError
 from topics.headers import ReplyEvent
+from topics.reply_chunks import read_chunk
 from topics.reply_reader import Reply
 from topics.stage_times import StageTimes
 
@@ -102,6 +104,9 @@ class ReplyMerge:
         self._sent_s = sent_s
         self._waiting: list[StreamDelta] = []
         self._told: list[str] = []
+        self._anew: str | None = None
+        """After a reset: the text of the stream since, until it has caught up with what was told."""
+        self._attempt = 0
         self._tokens_of: list[tuple[int, ...]] = []
         """By `seq`, of the deltas that were in order."""
         self._gap = False
@@ -120,13 +125,18 @@ class ReplyMerge:
         if reply.event.terminal:
             self._terminal = reply
             self._ended_s = now_s
+            return
+        if reply.attempt < self._attempt:
+            return
+        self._attempt = reply.attempt
+        if reply.event is ReplyEvent.RESET:
+            # Whatever was missing: the stream is whole again from here on.
+            self._gap, self._anew = False, ""
+            self._tokens_of.clear()
         elif reply.event is ReplyEvent.DELTA and reply.seq is not None:
             if self._first_delta_s is None:
                 self._first_delta_s = now_s
             self._take_delta(reply, reply.seq)
-        else:
-            # A reset, or an attempt that continues by rules that this version doesn't know: the final has the text.
-            self._gap = True
 
     def take_deltas(self) -> list[StreamDelta]:
         """What has come in order and was not taken yet."""
@@ -176,23 +186,20 @@ class ReplyMerge:
         if seq < len(self._tokens_of):
             self._gap = self._tokens_of[seq] != reply.token_ids
             return
-        text = _chunk_text(reply.value) if seq == len(self._tokens_of) else None
-        if text is None:
+        chunk = read_chunk(reply.value) if seq == len(self._tokens_of) else None
+        if chunk is None:
             self._gap = True
             return
         self._tokens_of.append(reply.token_ids)
-        if text:
-            self._waiting.append(StreamDelta(text, reply.token_ids))
-
-
-def _chunk_text(value: bytes) -> str | None:
-    """The text of a chat or completions chunk, "" for one without; None if it is neither."""
-    try:
-        chunk = loads(value)
-        if not chunk["choices"]:
-            return ""  # the usage chunk
-        choice = chunk["choices"][0]
-        text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-    except (RequestError, KeyError, IndexError, TypeError, AttributeError):
-        return None
-    return text if isinstance(text, str) else ""
+        piece, token_ids = chunk.text, reply.token_ids
+        if self._anew is not None:
+            self._anew += piece
+            told = "".join([*self._told, *(delta.text for delta in self._waiting)])
+            if len(self._anew) < len(told) and told.startswith(self._anew):
+                return
+            if not self._anew.startswith(told):
+                self._gap = True
+                return
+            piece, token_ids, self._anew = self._anew[len(told) :], (), None
+        if piece:
+            self._waiting.append(StreamDelta(piece, token_ids))

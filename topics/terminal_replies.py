@@ -27,6 +27,12 @@ class TerminalReply:
     partition: PartitionEpoch
     """Of the request, and the assignment under which it came."""
     offset: int
+    beside: tuple[OutboundRecord, ...] = ()
+    """What stands or falls with it: the tombstone of its progress, a dead letter. To topics of our own."""
+
+    @property
+    def records(self) -> tuple[OutboundRecord, ...]:
+        return (*self.beside, self.record)
 
 
 class Fate(Enum):
@@ -78,11 +84,21 @@ class AtLeastOnceReplies:
         await self._producer.stop(grace_s)
 
     async def deliver(self, replies: Sequence[TerminalReply]) -> list[Outcome]:
-        refusals = await self._producer.send_terminals([reply.record for reply in replies])
+        refused: dict[int, RecordRefusedError] = {}
+        # Tombstones last: after a crash between the two the attempt must still be known.
+        for last in (False, True):
+            due = [
+                (place, record)
+                for place, reply in enumerate(replies)
+                for record in reply.records
+                if (record.value is None) is last
+            ]
+            answers = await self._producer.send_terminals([record for _, record in due])
+            refused |= {place: answer for (place, _), answer in zip(due, answers, strict=True) if answer is not None}
         outcomes: list[Outcome] = []
-        for reply, refusal in zip(replies, refusals, strict=True):
-            if refusal is not None:
-                outcomes.append(refusal)
+        for place, reply in enumerate(replies):
+            if place in refused:
+                outcomes.append(refused[place])
             elif self._complete(reply.partition, reply.offset) is None:
                 outcomes.append(Fate.DELIVERED)
             else:

@@ -155,7 +155,7 @@ class TransactionalReplies:
 
     async def deliver(self, replies: Sequence[TerminalReply]) -> list[Outcome]:
         """See `TerminalReplies`. Not to be called again before it has returned."""
-        size_bytes = sum(reply.record.size_bytes for reply in replies)
+        size_bytes = sum(record.size_bytes for reply in replies for record in reply.records)
         self._in_flight_records += len(replies)
         self._in_flight_bytes += size_bytes
         try:
@@ -237,19 +237,20 @@ class TransactionalReplies:
         self._committed += 1
 
     async def _send_all(self, producer: Any, batch: Mapping[int, TerminalReply]) -> None:
-        sent: dict[int, asyncio.Future[Any]] = {}
+        sent: list[tuple[int, OutboundRecord, asyncio.Future[Any]]] = []
         refused: dict[int, RecordRefusedError] = {}
         for place, reply in batch.items():
-            try:
-                sent[place] = await _send(producer, reply.record)
-            except BrokerResponseError as error:
-                if not hopeless(error):
-                    raise
-                refused[place] = _refusal(reply.record, error)
-        outcomes = await asyncio.gather(*sent.values(), return_exceptions=True)
-        for place, outcome in zip(sent, outcomes, strict=True):
+            for record in reply.records:
+                try:
+                    sent.append((place, record, await _send(producer, record)))
+                except BrokerResponseError as error:
+                    if not hopeless(error):
+                        raise
+                    refused[place] = _refusal(record, error)
+        outcomes = await asyncio.gather(*(each for _, _, each in sent), return_exceptions=True)
+        for (place, record, _), outcome in zip(sent, outcomes, strict=True):
             if isinstance(outcome, BrokerResponseError) and hopeless(outcome):
-                refused[place] = _refusal(batch[place].record, outcome)
+                refused[place] = _refusal(record, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
         if refused:

@@ -1,4 +1,5 @@
-"""What exactly-once costs: the same terminal replies through both guarantees, on one broker, without an engine.
+"""What exactly-once costs: the same terminal replies through both guarantees, on one broker, without an engine. With
+each goes the tombstone of its request's attempt, as in a worker.
 
 Knows producers, a consumer and a reader of committed replies. Does not know the command line
 (`workers.commands.bench_delivery`). Each guarantee gets requests to answer; the writer batches as it does in a worker.
@@ -77,6 +78,7 @@ class _Bench:
         self._visible_s: dict[str, float] = {}
         self._news = asyncio.Event()
         self._topics = ReplyTopics(catalogue.deltas, catalogue.replies, catalogue.dead_letters)
+        self._progress = catalogue.progress
         self._consumer = ClassConsumer(
             kafka,
             topic=catalogue.requests(_LABEL),
@@ -138,7 +140,9 @@ class _Bench:
         headers = (("event", b"final"), ("request-id", name.encode()), ("attempt", b"1"))
         self._put_s[name] = time.monotonic()
         reply = OutboundRecord(self._topics.replies, None, name.encode(), _VALUE, headers)
-        self._writer.put(Terminal(reply, record, partition.epoch, PriorityClass.from_label(_LABEL)))
+        tombstone = OutboundRecord(self._progress, record.id.partition, name.encode(), None)
+        priority = PriorityClass.from_label(_LABEL)
+        self._writer.put(Terminal(reply, record, partition.epoch, priority, beside=(tombstone,)))
 
     def _take_requests(self, partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
         self._requests.extend((partition, record) for record in records)

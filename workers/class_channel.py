@@ -5,12 +5,13 @@ is in a record (`workers.ingress`) or how it is served. One for each class, on t
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from scheduling.priority import PriorityClass
 from topics.catalogue import Catalogue
 from topics.consumer import ClassConsumer, PartitionEpoch
 from topics.kafka_settings import KafkaSettings
+from topics.owned_offsets import OnAdopted
 from topics.producer import ReplyProducer
 from topics.record import InboundRecord
 from topics.terminal_replies import AtLeastOnceReplies, Fate, TerminalReplies
@@ -41,17 +42,21 @@ class ClassChannel:
         instance: str,
         on_batch: Callable[[str, Sequence[InboundRecord]], None],
         on_record: Callable[[PriorityClass, int, InboundRecord], None],
+        adopt: OnAdopted,
         on_revoked: Callable[[PartitionEpoch], None],
+        given_back: Callable[[], Awaitable[None]],
         on_settled: Callable[[Settled], None],
     ) -> None:
         """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
-        each of them after that to `on_record`. `on_revoked`: a partition went to
-        another worker, and its requests with it."""
+        each of them after that to `on_record`. `adopt`: is told what is committed of a partition before its first
+        record. `on_revoked`: a partition went to another worker, and its requests with it; `given_back` returns when
+        the next owner can know all that we leave it."""
         self._priority = priority
         self._residency = residency
         self._on_batch = on_batch
         self._on_record = on_record
         self._on_revoked = on_revoked
+        self._given_back = given_back
         self._on_settled = on_settled
         self._open = False
         exactly_once = config.delivery == "exactly-once"
@@ -63,6 +68,7 @@ class ClassChannel:
             on_records=self._take,
             on_revoked=self._lose,
             settle=self._settle_replies if exactly_once else None,
+            adopt=adopt,
             maps_topic=catalogue.offsets,
             instance_id=instance if config.kafka.static_membership else None,
             session_timeout_ms=config.kafka.session_timeout_ms,
@@ -113,6 +119,7 @@ class ClassChannel:
             self._on_revoked(partition)
         # Answers that are ready still leave, within the callback's deadline.
         await self.writer.wait_idle()
+        await self._given_back()
         # What kept the class paused may just have left with them.
         self._resume_if_low()
 

@@ -142,6 +142,17 @@ class EgressConfig(Section):
     """At SIGTERM running requests may finish within this time; the rest is left for the next worker."""
 
 
+class DeadLetterConfig(Section):
+    """How many requests may be given up because they ended three workers each. Beyond it a worker stops instead."""
+
+    window_s: float = Field(600.0, gt=0)
+    """What was given up and what was answered within this time counts, by all workers."""
+    max_count: int = Field(100, ge=0)
+    """The most that may be given up within it."""
+    max_ratio: float = Field(0.2, ge=0, le=1)
+    """The largest part of what ended within it, from the fifth given up request on."""
+
+
 class HealthConfig(Section):
     file: Path | None = None
     """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
@@ -175,6 +186,7 @@ class WorkerConfig(BaseSettings):
     scheduling: SchedulingConfig = SchedulingConfig()
     ingress: IngressConfig = IngressConfig()
     egress: EgressConfig = EgressConfig()
+    dead_letters: DeadLetterConfig = DeadLetterConfig()
     health: HealthConfig = HealthConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 

@@ -11,14 +11,18 @@ outbox is full and the engine dispatches nothing new.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from scheduling.priority import PriorityClass
+from topics.attempt_notes import PriorAttempts
 from topics.dead_letters import DeadLetter
+from topics.errors import RequestError
 from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
 from topics.replies import OutboundRecord, ReplyContext
 from workers.answer_logprobs import AnswerLogprobs
+from workers.attempts import Attempts
 from workers.config import EgressConfig
 from workers.detokenizer import Detokenizer
 from workers.ingress import Refusal
@@ -45,6 +49,7 @@ class Egress:
         writers: Mapping[PriorityClass, TerminalWriter],
         groups: Mapping[PriorityClass, str],
         new_detokenizer: Callable[[], Detokenizer],
+        attempts: Attempts,
         token_bytes: Callable[[int], bytes],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
     ) -> None:
@@ -56,6 +61,7 @@ class Egress:
         self._writers = writers
         self._groups = groups
         self._new_detokenizer = new_detokenizer
+        self._attempts = attempts
         self._token_bytes = token_bytes
         self._clock = WallClock()
         self._on_tokens = on_tokens
@@ -100,7 +106,26 @@ class Egress:
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        self._writers[refusal.origin_class].put(Terminal(reply, record, refusal.epoch, refusal.origin_class))
+        last = self._attempts.ending(record, refusal.epoch)
+        self._writers[refusal.origin_class].put(
+            Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
+        )
+
+    def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        """Answer a request that ends its workers, and keep it among the dead letters."""
+        error = RequestError.crashed(prior.crashes)
+        reply = self.context_of(arrival).error(error_body(error))
+        letter = DeadLetter.of(
+            arrival.record,
+            group=self._groups[arrival.origin_class],
+            delivery_count=prior.note.attempt,
+            message=error.message,
+        )
+        last = self._attempts.ending(arrival.record, arrival.epoch)
+        beside = (letter.encode(self._topics.dead_letters), *last.beside)
+        self._writers[arrival.origin_class].put(
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
+        )
 
     def revoke(self, topic: str, partition: int, epoch: int) -> None:
         """The partition is another worker's now: drop its unfinished streams, and what the engine still says of them.
@@ -144,19 +169,21 @@ class Egress:
             stream = self._streams.get(arrival.id)
             if stream is None:
                 stream = self._streams[arrival.id] = self._new_stream(arrival, prepared)
-            stream.take(publication.token_ids, publication.text, publication.logprobs)
-            self._on_tokens(arrival, len(publication.token_ids))
+            new_tokens = stream.take(publication.token_ids, publication.text, publication.logprobs)
+            self._attempts.progressed(arrival, stream.tokens)
+            self._on_tokens(arrival, new_tokens)
         if publication.ending is not None:
             await self._end(publication, stream, publication.ending)
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop else self._new_detokenizer()
-        context = self._context(arrival.headers.reply_address, arrival)
+        context = self.context_of(arrival)
         body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
         logprobs = None
         if prepared.sampling.logprobs is not None:
             logprobs = AnswerLogprobs(self._new_detokenizer(), prepared.eos_token_ids)
-        return ReplyStream(arrival, prepared, detokenizer, context, body, logprobs)
+        start = self._attempts.start_of(arrival)
+        return ReplyStream(arrival, prepared, detokenizer, context, body, logprobs, start)
 
     def _send_delta(self, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
         first = not stream.started
@@ -169,11 +196,11 @@ class Egress:
 
     async def _end(self, publication: Publication, stream: ReplyStream | None, ending: Ending) -> None:
         arrival = publication.arrival
-        after = None
+        told = None
         stages = stage_times(arrival, ending.timeline, self._clock)
         if stream is None:
             assert ending.error is not None, f"{arrival.id} ended well without having been staged"
-            reply = self._context(arrival.headers.reply_address, arrival).error(error_body(ending.error), stages)
+            reply = self.context_of(arrival).error(error_body(ending.error), stages)
         else:
             del self._streams[arrival.id]
             stream.finish()
@@ -193,22 +220,30 @@ class Egress:
                     ),
                     stages,
                 )
-            after = stream.last_acknowledgement
+            told = stream.last_acknowledgement
+        last = self._attempts.ending(arrival.record, arrival.epoch)
+        after = _all_of(told, last.written)
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication)
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, last.beside)
         )
 
     async def _send_last_deltas(self, stream: ReplyStream, ending: Ending, reason: FinishReason) -> None:
-        while stream.more_than_a_delta:
+        """Those that an earlier attempt has told are not told again."""
+        if not stream.start.finished:
+            while stream.more_than_a_delta:
+                await self._room()
+                self._send_delta(stream, finish_reason=None)
             await self._room()
-            self._send_delta(stream, finish_reason=None)
-        await self._room()
-        self._send_delta(stream, reason)
-        if stream.prepared.include_usage:
+            self._send_delta(stream, reason)
+        if stream.prepared.include_usage and not stream.start.usage_told:
             part = stream.next_delta(time.monotonic())
             value = stream.body.usage_chunk(prompt_tokens=ending.prompt_tokens, output_tokens=ending.output_tokens)
             await self._room()
             stream.last_acknowledgement = self._deltas.send(stream.context.delta(value, seq=part.seq, token_ids=()))
+
+    def context_of(self, arrival: Arrival) -> ReplyContext:
+        """Of all replies to this attempt."""
+        return self._context(arrival.headers.reply_address, arrival)
 
     async def _room(self) -> None:
         while not self._deltas.has_room:
@@ -218,7 +253,7 @@ class Egress:
         headers = None if arrival is None else arrival.headers
         return ReplyContext(
             request_id=address.request_id,
-            attempt=1,
+            attempt=1 if arrival is None else self._attempts.number(arrival),
             delta_topic=self._topics.deltas,
             reply_topic=address.topic or self._topics.replies,
             reply_partition=address.partition,
@@ -228,3 +263,12 @@ class Egress:
             traceparent=None if headers is None else headers.traceparent,
             tracestate=None if headers is None else headers.tracestate,
         )
+
+
+def _all_of(*acknowledgements: asyncio.Future[Any] | None) -> asyncio.Future[Any] | None:
+    """One that is done when all are, whatever came of them."""
+    given = [each for each in acknowledgements if each is not None]
+    open_ones = [each for each in given if not each.done()]
+    if len(open_ones) > 1:
+        return asyncio.gather(*open_ones, return_exceptions=True)
+    return next(iter(open_ones or given), None)

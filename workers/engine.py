@@ -282,10 +282,16 @@ class Engine:
         )
         self._requests.stage(request)
         self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
+            # An earlier attempt came to the end, and its terminal reply to nobody.
+            self._scheduler.cancel(row, now)
+            self._end(row, reason, now)
+            return
+        # What was told already is computed again, like a prompt.
         self._scheduler.staged(
             row,
-            len(prepared.prompt_token_ids),
-            prepared.max_output_tokens,
+            len(request.token_ids),
+            prepared.max_output_tokens - request.told_tokens,
             now,
             block_names=request.block_names,
         )
@@ -402,7 +408,8 @@ class Engine:
             self._failed += 1
         else:
             self._ended += 1
-            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row], output)
+            told = 0 if request is None else request.told_tokens
+            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
         prepared = None if request is None else request.prepared
         # Nothing was found for one that was never admitted: what the index says then is only hoped for.
         cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]

@@ -7,6 +7,7 @@ Owned by the event loop.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from topics.replies import ReplyContext
 from workers.answer_logprobs import AnswerLogprobs, ShownToken
@@ -16,7 +17,7 @@ from workers.reply_body import ReplyBody
 from workers.request import Arrival
 from workers.sampling import TokenLogprobs
 
-__all__ = ["DeltaPart", "ReplyStream"]
+__all__ = ["DeltaPart", "ReplyStream", "StreamStart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,22 @@ _LOGPROBS_A_DELTA = 200
 """Tokens. With twenty alternatives each that is about half of what a delta record may hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where an attempt takes the stream up: the engine begins with the tokens found, and says them again to us."""
+
+    seq: int = 0
+    """Of the next delta."""
+    token_ids: tuple[int, ...] = ()
+    """What earlier deltas cover."""
+    told_characters: int = 0
+    finished: bool = False
+    """The finish reason was told."""
+    usage_told: bool = False
+    reset: bool = False
+    """Earlier deltas are void: it was told that the stream begins again."""
+
+
 class ReplyStream:
     def __init__(
         self,
@@ -43,14 +60,16 @@ class ReplyStream:
         context: ReplyContext,
         body: ReplyBody,
         logprobs: AnswerLogprobs | None = None,
+        start: StreamStart = StreamStart(),
     ) -> None:
         """`detokenizer` is None where the engine makes the text (requests with stop strings), `logprobs` where they
         were not asked for."""
+        self.start = start
         self.arrival = arrival
         self.prepared = prepared
         self.context = context
         self.body = body
-        self.last_acknowledgement: asyncio.Future[None] | None = None
+        self.last_acknowledgement: asyncio.Future[Any] | None = None
         """Of the newest delta: the terminal reply must not overtake it."""
         self._detokenizer = detokenizer
         self._logprobs = logprobs
@@ -58,7 +77,13 @@ class ReplyStream:
         self._characters = 0
         self._new_ids: list[int] = []
         self._new_text = ""
-        self._seq = 0
+        self._seq = start.seq
+        self._told_tokens = len(start.token_ids)
+        """Of what comes, so many were told by earlier attempts."""
+        self._told_characters = start.told_characters
+        """The same of the text."""
+        self.tokens = 0
+        """Of the answer, so far."""
         self._sent_s: float | None = None
 
     @property
@@ -71,15 +96,20 @@ class ReplyStream:
         """Of the answer so far; None where they were not asked for."""
         return None if self._logprobs is None else self._logprobs.shown(self._characters)
 
-    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> None:
+    def take(self, token_ids: list[int], text: str | None, logprobs: Sequence[TokenLogprobs] = ()) -> int:
+        """What is new of the answer; how many of its tokens no earlier attempt has told."""
         if self._logprobs is not None:
             self._logprobs.take(logprobs)
         if self._detokenizer is not None:
             # The end token is a token of the answer, but no text, whether or not the tokenizer calls it special.
             ends = self.prepared.eos_token_ids
             text = self._detokenizer.feed([token for token in token_ids if token not in ends])
-        self._new_ids.extend(token_ids)
+        self.tokens += len(token_ids)
+        told = min(self._told_tokens, len(token_ids))
+        self._told_tokens -= told
+        self._new_ids.extend(token_ids[told:])
         self._add(text or "")
+        return len(token_ids) - told
 
     def finish(self) -> None:
         """No more tokens come: let go of half a character that was held back."""
@@ -114,10 +144,13 @@ class ReplyStream:
 
     @property
     def started(self) -> bool:
-        return self._sent_s is not None
+        """Whether a reader has seen something of it."""
+        return self._seq > 0
 
     def _add(self, piece: str) -> None:
         if piece:
             self._pieces.append(piece)
             self._characters += len(piece)
-            self._new_text += piece
+            told = min(self._told_characters, len(piece))
+            self._told_characters -= told
+            self._new_text += piece[told:]

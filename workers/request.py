@@ -160,6 +160,8 @@ class EngineRequest:
     block_names: list[int]
     """Of what the whole blocks of these tokens contain; it grows with them, and the KV accounting reads it."""
     stop: StopMatching | None
+    told_tokens: int = 0
+    """Of the output, what an earlier attempt has told: this one began behind it."""
 
     @property
     def output_tokens(self) -> int:

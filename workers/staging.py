@@ -33,6 +33,8 @@ class Staged:
     prepared: PreparedRequest
     block_names: tuple[int, ...] = ()
     """Of what the prompt's whole blocks will contain (`kvcache.block_hash`); none without a prefix cache."""
+    output_token_ids: tuple[int, ...] = ()
+    """The beginning of the answer, which an earlier attempt has told."""
 
 
 @dataclass(frozen=True, slots=True)

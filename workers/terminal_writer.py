@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
@@ -50,10 +51,12 @@ class Terminal:
     epoch: int
     """Of the assignment under which the record came."""
     origin_class: PriorityClass
-    after: asyncio.Future[None] | None = None
-    """The acknowledgement of the request's last delta."""
+    after: asyncio.Future[Any] | None = None
+    """The acknowledgement of what is written of the request besides: its last delta, a note of its attempt."""
     publication: Publication | None = None
     """None: refused at ingress, so the engine never knew it."""
+    beside: tuple[OutboundRecord, ...] = ()
+    """See `TerminalReply`."""
 
     @property
     def partition(self) -> PartitionEpoch:
@@ -117,7 +120,7 @@ class TerminalWriter:
     def _take_batch(self) -> list[Terminal]:
         size_bytes = count = 0
         for terminal in self._ready[:_BATCH]:
-            size_bytes += terminal.reply.size_bytes
+            size_bytes += terminal.reply.size_bytes + sum(record.size_bytes for record in terminal.beside)
             if count and size_bytes > _BATCH_BYTES:
                 break
             count += 1
@@ -156,4 +159,4 @@ class TerminalWriter:
 
 
 def _reply(terminal: Terminal) -> TerminalReply:
-    return TerminalReply(terminal.reply, terminal.partition, terminal.record.id.offset)
+    return TerminalReply(terminal.reply, terminal.partition, terminal.record.id.offset, terminal.beside)

@@ -4,6 +4,8 @@ Knows end tokens, output limits and stop strings, and that a full block gets a n
 by the engine thread.
 """
 
+from collections.abc import Sequence
+
 from kvcache.block_hash import BlockHasher
 from workers.engine_observer import EngineObserver
 from workers.outbox import Outbox
@@ -25,13 +27,25 @@ class TokenIntake:
         self, request: EngineRequest, token: int, now: float, logprobs: TokenLogprobs | None = None
     ) -> FinishReason | None:
         """The next token of the request, published; why it was the last one, None if the request goes on."""
+        gap_s = request.timeline.token(now)
+        if gap_s is not None and self._observer is not None:
+            self._observer.gap(request.arrival.origin_class, gap_s)
+        return self._take(request, token, logprobs)
+
+    def take_up(self, request: EngineRequest, token_ids: Sequence[int]) -> FinishReason | None:
+        """Tokens that an earlier attempt has told, as if they had just been sampled: so text, stop strings and names
+        of blocks are what they were. A finish reason if nothing is left to be sampled."""
+        for token in token_ids:
+            if (reason := self._take(request, token, None)) is not None:
+                return reason
+        request.told_tokens = request.output_tokens
+        return None
+
+    def _take(self, request: EngineRequest, token: int, logprobs: TokenLogprobs | None) -> FinishReason | None:
         request.token_ids.append(token)
         if self._hasher is not None and len(request.token_ids) % self._hasher.block_size == 0:
             self._hasher.extend(request.block_names, request.token_ids, request.arrival.tenant)
         prepared = request.prepared
-        gap_s = request.timeline.token(now)
-        if gap_s is not None and self._observer is not None:
-            self._observer.gap(request.arrival.origin_class, gap_s)
         reason = None
         if token in prepared.eos_token_ids:
             reason = FinishReason.STOP

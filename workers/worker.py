@@ -22,22 +22,29 @@ from scheduling.priority import PriorityClass
 from scheduling.tree import TreeConfig, TreeError
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
+from topics.attempt_notes import PriorAttempts
 from topics.catalogue import Catalogue, Severity, check_topics
 from topics.consumer import PartitionEpoch
+from topics.dead_letter_limit import DeadLetterLimit, DeadLetterRules, TooManyDeadLettersError
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import RecordRefusedError
+from topics.log_reader import LogReader
 from topics.producer import DeltaProducer
+from topics.progress_journal import ProgressJournal
 from topics.record_producer import ProducerStoppedError
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
+from workers.attempts import Attempts
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
+from workers.continuing import Continuing
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.errors import StepHangs
+from workers.giving_up import GivingUp
 from workers.health import HealthFile
 from workers.ingress import Ingress, Refusal
 from workers.outbox import Outbox
@@ -45,7 +52,7 @@ from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.request import Arrival
 from workers.residency import Residency
-from workers.staging import Staging
+from workers.staging import Staged, StageJob, Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
 from workers.wall_clock import WallClock
@@ -80,6 +87,11 @@ class WorkerFailedError(Exception):
     """A part of the worker broke: it must end and be started again."""
 
 
+_OURS = (WorkerFailedError, KafkaUnavailableError)
+_OUR_ENDS = (StepHangs, TooManyDeadLettersError)
+"""What ends the worker, to be said in its own words."""
+
+
 class Worker:
     """`await Worker(…).run(stop)`; `ready` is set when the worker has joined its groups."""
 
@@ -112,12 +124,24 @@ class Worker:
         weights = {priority: tree.of(priority).weight for priority in self._classes}
         self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
         self._inbox = engine_inbox(config.ingress.max_rows)
+        self._journal = ProgressJournal(kafka, self._catalogue.progress, group_of)
+        self._attempts = Attempts(
+            self._journal,
+            accept=self._accept,
+            stage=self._stage,
+            let_in=self._inbox.put,
+            go_on=self._go_on,
+            give_up=self._give_up,
+            on_broken=self._on_thread_broken,
+            call_soon=self._on_loop,
+            full=self._residency.paused,
+        )
         self._ingress = Ingress(
             config.ingress,
             default_reply_topic=self._topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
-            accept=self._accept,
+            accept=self._attempts.take,
             refuse=self._refuse,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
@@ -131,7 +155,7 @@ class Worker:
         hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
             lambda arrival: prepare(builder, arrival),
-            self._inbox.put,
+            self._attempts.staged,
             self._on_thread_broken,
             hasher,
         )
@@ -147,7 +171,7 @@ class Worker:
             context_tokens=model.limits.context_tokens,
             outbox=self._outbox,
             inbox=self._inbox,
-            stage=self._staging.submit,
+            stage=self._attempts.stage,
             hasher=hasher,
             new_detokenizer=new_detokenizer,
             clock=time.monotonic,
@@ -178,7 +202,9 @@ class Worker:
                 instance=instance,
                 on_batch=self._tracer.polled,
                 on_record=self._ingress.take,
+                adopt=self._journal.adopt,
                 on_revoked=self._revoke,
+                given_back=self._attempts.given_back,
                 on_settled=self._settled,
             )
             for priority in self._classes
@@ -191,9 +217,26 @@ class Worker:
             writers={priority: channel.writer for priority, channel in self._channels.items()},
             groups=groups,
             new_detokenizer=new_detokenizer,
+            attempts=self._attempts,
             on_tokens=self.telemetry.tokens,
             token_bytes=new_detokenizer.token_bytes,
         )
+        limit = DeadLetterLimit(
+            kafka,
+            DeadLetterRules(**dict(config.dead_letters)),
+            letters=self._topics.dead_letters,
+            replies=self._topics.replies,
+        )
+        self._continuing = Continuing(
+            self._attempts,
+            self._deltas,
+            LogReader(kafka, "deltas-told"),
+            self._topics.deltas,
+            context=lambda message: self._egress.context_of(message.job.arrival),
+            new_detokenizer=new_detokenizer,
+            let_in=self._inbox.put,
+        )
+        self._giving_up = GivingUp(limit, self._egress.give_up)
 
     @staticmethod
     def _tree(config: WorkerConfig, model: "LoadedModel") -> TreeConfig:
@@ -229,7 +272,7 @@ class Worker:
             await self.telemetry.open()
             clean_up.push_async_callback(self.telemetry.close)
             replies = [channel.replies for channel in self._channels.values()]
-            producers: list[DeltaProducer | TerminalReplies] = [self._deltas, *replies]
+            producers: list[_Producer] = [self._deltas, self._journal, *replies]
             clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
@@ -241,13 +284,13 @@ class Worker:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(stop, tasks)
             except ExceptionGroup as group:
-                expected, bugs = group.split((WorkerFailedError, KafkaUnavailableError, StepHangs, *_DELIVERY_BROKE))
+                expected, bugs = group.split((*_OURS, *_OUR_ENDS, *_DELIVERY_BROKE))
                 if expected is None or bugs is not None:
                     raise
                 error = expected.exceptions[0]
                 if isinstance(error, _DELIVERY_BROKE):
                     raise WorkerFailedError(f"a reply can't be delivered: {error}") from group
-                if isinstance(error, StepHangs):
+                if isinstance(error, _OUR_ENDS):
                     raise WorkerFailedError(str(error)) from group
                 raise error from group
 
@@ -267,6 +310,7 @@ class Worker:
     async def _serve(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         ended = asyncio.Event()
         egress = tasks.create_task(self._egress.run())
+        besides = [tasks.create_task(self._giving_up.run()), tasks.create_task(self._continuing.run())]
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
         tasks.create_task(self._watchdog().run(ended))
         if self._config.health.file is not None:
@@ -287,7 +331,23 @@ class Worker:
             await self._drain(egress, writers)
         finally:
             ended.set()
+            for task in besides:
+                task.cancel()
+            await self._give_back()
             await self._leave_groups()
+
+    async def _give_back(self) -> None:
+        """What runs takes no blame for an end that is none of its doing: the engine neither broke nor hangs."""
+        if self._thread_error is not None or not await asyncio.to_thread(self._thread.stop, _LAST_STEP_S):
+            return
+        self._attempts.give_back()
+        try:
+            async with asyncio.timeout(_PRODUCER_GRACE_S):
+                await self._attempts.given_back()
+        except TimeoutError:
+            log.warning(
+                "the broker did not take the last notes in %g s: the next worker may suspect", _PRODUCER_GRACE_S
+            )
 
     async def _join_groups(self, tasks: asyncio.TaskGroup) -> None:
         """Return when every group has given this worker its partitions, none included."""
@@ -395,15 +455,23 @@ class Worker:
     def _revoke(self, partition: PartitionEpoch) -> None:
         self.telemetry.revoked(partition)
         self._egress.revoke(*partition)
+        self._attempts.revoke(partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
 
     def _refuse(self, refusal: Refusal) -> None:
         self.telemetry.refused(refusal)
         self._egress.refuse(refusal)
 
+    def _go_on(self, message: Staged) -> None:
+        self._continuing.put(message)
+
+    def _give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        self._giving_up.put(arrival, prior)
+
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
+        self._attempts.settled(settled.terminal.record, settled.terminal.epoch)
         delivered = settled.fate is Fate.DELIVERED
         met = self.telemetry.settled(settled) if delivered else {}
         if publication is None:
@@ -434,6 +502,12 @@ class Worker:
 
     # --- from the engine's threads --------------------------------------------------------------------------------
 
+    def _stage(self, job: StageJob) -> None:
+        self._staging.submit(job)
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
     def _notify_egress(self) -> None:
         self._loop.call_soon_threadsafe(self._egress.notify)
 
@@ -454,6 +528,9 @@ def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:
     return prepared
 
 
-async def _stop_all(producers: Sequence[DeltaProducer | TerminalReplies]) -> None:
+_Producer = DeltaProducer | ProgressJournal | TerminalReplies
+
+
+async def _stop_all(producers: Sequence[_Producer]) -> None:
     """Everything that matters was delivered in the drain: what is left gets a moment, all at once."""
     await asyncio.gather(*(producer.stop(_PRODUCER_GRACE_S) for producer in producers))

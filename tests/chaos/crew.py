@@ -11,7 +11,7 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tests.chaos.raw_checker import Sent, problems
+from tests.chaos.raw_checker import Sent, problems, run_again
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from topics.kafka_settings import KafkaSettings
@@ -29,9 +29,13 @@ from topics.local_broker import LocalBroker
 __all__ = ["BROKER_PROPERTIES", "PLACES", "Crew", "Member", "Zygote", "zygote"]
 
 BROKER_PROPERTIES = {"group.min.session.timeout.ms": "500"}
+DEADLY = 77
 PLACES = ("staging", "prefill", "decode", "open", "before-end")
 """See `tests.chaos.hooks`, which a test's own process doesn't import: that takes seconds."""
 _SESSION_MS = 1_000
+_SLOTS = 16
+_STAGED = 2 * _SLOTS
+"""Begun and waiting for a slot: see `scheduling.staged_rows`."""
 
 
 @dataclass
@@ -128,6 +132,8 @@ class Crew:
         self.sent: list[Sent] = []
         self.kills: Counter[str] = Counter()
         """Where processes were killed."""
+        self.run_again = 0
+        """Attempts that were not the first, of all that were answered."""
         self.seen: list[str] = []
         """Request ids of terminal replies, as a reader of committed records sees them during the run."""
         self._news = asyncio.Event()
@@ -147,7 +153,7 @@ class Crew:
                 # A stopped worker's transaction stays open, however slow the machine is.
                 "transaction_timeout_ms": 60_000,
             },
-            "engine": {"max_sequences": 16, "dtype": "float32"},
+            "engine": {"max_sequences": _SLOTS, "dtype": "float32"},
         }
         return await self._workers.fork({"config": config, **order})
 
@@ -159,6 +165,17 @@ class Crew:
         if worker.at.empty():
             raise RuntimeError(f"the worker {worker.pid} ended by itself")
         self.kills[worker.at.get_nowait()] += 1
+
+    async def until_killed(self, worker: Member) -> bool:
+        """Whether the worker dies before everything is answered."""
+        waits = [asyncio.create_task(worker.ended.wait()), asyncio.create_task(self.answered(len(self.sent)))]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
+        if worker.ended.is_set():
+            self.kills[worker.at.get_nowait()] += 1
+        return worker.ended.is_set()
 
     async def members(self, count: int) -> None:
         """Return when the group has so many members, and each has its partitions."""
@@ -176,14 +193,17 @@ class Crew:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def send(self, count: int, *, tokens: int = 12) -> None:
-        """Completions of 1 to `tokens` tokens, every second one streamed."""
+    async def send(self, count: int, *, tokens: int = 12, deadly: Collection[int] = ()) -> None:
+        """Completions of 1 to `tokens` tokens, every second one streamed. `deadly`: places among them of requests that
+        end the process that runs them, where its hook is for that."""
         first = len(self.sent)
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap_servers) as producer:
             under_way = []
             for number in range(first, first + count):
                 stream = number % 2 == 0
-                body = {"prompt": [100 + number % 7, 101, 102 + number % 11], "max_tokens": 1 + number % tokens}
+                kills = number - first in deadly
+                prompt = [100 + number % 7, DEADLY if kills else 101, 102 + number % 11]
+                body = {"prompt": prompt, "max_tokens": 1 + number % tokens}
                 body |= {"temperature": 0, "seed": number % 97, "ignore_eos": True, "stream": stream}
                 request_id = f"r{number:06}"
                 sent = await producer.send(
@@ -192,10 +212,10 @@ class Crew:
                     partition=number % 2,
                     headers=[("request-id", request_id.encode()), ("tenant", b"t%d" % (number % 5))],
                 )
-                under_way.append((request_id, stream, sent))
-            for request_id, stream, sent in under_way:
+                under_way.append((request_id, stream, kills, sent))
+            for request_id, stream, kills, sent in under_way:
                 place = await sent
-                self.sent.append(Sent(request_id, place.topic, place.partition, place.offset, stream))
+                self.sent.append(Sent(request_id, place.topic, place.partition, place.offset, stream, kills))
 
     async def answered(self, count: int) -> None:
         """Return when the reader has seen so many different requests answered."""
@@ -203,10 +223,14 @@ class Crew:
             self._news.clear()
             await self._news.wait()
 
-    async def problems(self) -> list[str]:
-        """What does not hold of the answers."""
+    async def problems(self, *, ends: int | None = None) -> list[str]:
+        """What does not hold of the answers. `ends`: of workers, of which one was there at a time: so much and no more
+        may have been run again."""
         prefix, group = self.catalogue.prefix, self.catalogue.group("p1")
         told = await problems(self.bootstrap_servers, prefix, group, self.sent)
+        self.run_again = await run_again(self.bootstrap_servers, prefix)
+        if ends is not None and self.run_again > ends * (_SLOTS + _STAGED):
+            told.append(f"{self.run_again} attempts were not the first, after {ends} ends of a worker")
         if len(self.seen) != len(set(self.seen)):
             told.append("a reader during the run saw a request answered twice")
         return told

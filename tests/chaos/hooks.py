@@ -8,6 +8,7 @@ has imported, before its worker is built.
     decode          in a step that only decodes
     open            in a transaction: its replies are acknowledged, its offsets not yet in it
     before-end      in a transaction: its offsets are in it, it has not ended
+    deadly          in a step that a request takes part in whose prompt says so
 """
 
 import os
@@ -17,10 +18,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topics import aiokafka_fencing, transactional_replies
+from topics.replies import OutboundRecord, ReplyContext
 from workers import worker as worker_module
 from workers.runner import SequenceInput
 
-__all__ = ["Hook", "install", "mutate"]
+__all__ = ["DEADLY", "Hook", "install", "mutate"]
+
+
+DEADLY = 77
+"""The second token id of a prompt that ends its worker."""
 
 
 @dataclass
@@ -54,7 +60,7 @@ def install(hook: Hook, model: Any) -> Any:
                 return prepare(*arguments)
 
             worker_module.prepare = staging
-        case "prefill" | "decode":
+        case "prefill" | "decode" | "deadly":
             return replace(model, runner=_Runner(model.runner, hook))
         case "open":
             send_all = transactional_replies.TransactionalReplies._send_all
@@ -86,6 +92,10 @@ class _Runner:
         return getattr(self._runner, name)
 
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
+        if self._hook.place == "deadly":
+            if any(each.start == 0 and each.token_ids[1] == DEADLY for each in sequences):
+                self._hook.visit()
+            return self._runner.step(sequences)  # type: ignore[no-any-return]
         prefills = any(each.start == 0 for each in sequences)
         tokens: list[int | None] = self._runner.step(sequences)
         if prefills == (self._hook.place == "prefill"):
@@ -104,6 +114,14 @@ def mutate(mutation: str) -> None:
                 return request(group, topics, False, tags)
 
             aiokafka_fencing._OffsetFetchRequest = reads_past  # type: ignore[assignment,misc]
+        case "no-marker":
+            # One that makes nothing void: what an earlier attempt says when it wakes up counts.
+            mark = ReplyContext.attempt_begins
+
+            def marks_nothing(context: ReplyContext) -> OutboundRecord:
+                return mark(replace(context, attempt=1))
+
+            ReplyContext.attempt_begins = marks_nothing  # type: ignore[method-assign]
         case "commit-first":
             transactional_replies.TransactionalReplies._transact = _commit_first  # type: ignore[method-assign]
         case _:

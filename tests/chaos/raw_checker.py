@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.integration.conftest import read_topic
 
-__all__ = ["Sent", "problems"]
+__all__ = ["Sent", "problems", "run_again"]
 
 _SHOWN = 5
 
@@ -28,9 +28,12 @@ class Sent:
     partition: int
     offset: int
     stream: bool
+    deadly: bool = False
+    """It ends the process that runs it."""
 
 
 async def problems(bootstrap_servers: str, prefix: str, group: str, sent: Sequence[Sent]) -> list[str]:
+    deltas = await read_topic(bootstrap_servers, f"{prefix}.deltas")
     replies = await read_topic(bootstrap_servers, f"{prefix}.replies", isolation_level="read_committed")
     letters = await read_topic(bootstrap_servers, f"{prefix}.dlq", isolation_level="read_committed")
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
@@ -42,10 +45,17 @@ async def problems(bootstrap_servers: str, prefix: str, group: str, sent: Sequen
     answered = Counter(_header(record, "request-id") for record in replies)
     return [
         *_terminals(answered, sent),
-        *(f"dead-lettered: {record.key!r}" for record in letters[:_SHOWN]),
-        *_not_finals(replies),
+        *_given_up(letters, sent),
+        *_not_finals(replies, sent),
+        *stream_problems(deltas, replies, sent),
         *_commits({(place.topic, place.partition): each.offset for place, each in committed.items()}, answered, sent),
     ]
+
+
+async def run_again(bootstrap_servers: str, prefix: str) -> int:
+    """Attempts that were not the first, of all that were answered."""
+    replies = await read_topic(bootstrap_servers, f"{prefix}.replies", isolation_level="read_committed")
+    return sum(int(_header(record, "attempt")) - 1 for record in replies)
 
 
 def _terminals(answered: Mapping[str, int], sent: Sequence[Sent]) -> list[str]:
@@ -59,11 +69,24 @@ def _terminals(answered: Mapping[str, int], sent: Sequence[Sent]) -> list[str]:
     return told
 
 
-def _not_finals(replies: Sequence[Any]) -> list[str]:
+def _given_up(letters: Sequence[Any], sent: Sequence[Sent]) -> list[str]:
+    """Who ends its workers is dead-lettered, once and after three attempts at least; nobody else is."""
+    deadly = {each.request_id for each in sent if each.deadly}
+    kept = Counter(_header(record, "request-id") for record in letters)
+    told = [f"dead-lettered: {request_id}" for request_id in kept.keys() - deadly]
+    told += [f"not dead-lettered, or not once: {each}" for each in deadly if kept[each] != 1]
+    for record in letters:
+        if int(_header(record, "__dlq.errors.delivery.count") or 0) < 3:
+            told.append(f"dead-lettered too soon: {_header(record, 'request-id')}")
+    return told[:_SHOWN]
+
+
+def _not_finals(replies: Sequence[Any], sent: Sequence[Sent]) -> list[str]:
+    deadly = {each.request_id for each in sent if each.deadly}
     return [
         f"{_header(record, 'request-id')} was answered with {_header(record, 'event')}: {record.value[:200]!r}"
         for record in replies
-        if _header(record, "event") != "final"
+        if _header(record, "event") != ("error" if _header(record, "request-id") in deadly else "final")
     ][:_SHOWN]
 
 
@@ -80,24 +103,40 @@ def _commits(committed: Mapping[tuple[str, int], int], answered: Mapping[str, in
 
 
 def stream_problems(deltas: Sequence[Any], replies: Sequence[Any], sent: Sequence[Sent]) -> list[str]:
-    """Each stream's `seq` runs from 0 without a gap or a repetition, and its text is the final's."""
-    pieces: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    """Each stream's `seq` runs from 0 without a gap or a repetition, through all attempts, and its text is the final's.
+
+    By the rules that hold for every reader: behind the marker of an attempt what earlier ones say is void, and a reset
+    begins again.
+    """
+    streams: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+    attempts: dict[str, int] = defaultdict(int)
     for record in deltas:
-        if _header(record, "event") == "delta":
+        request_id, event = _header(record, "request-id"), _header(record, "event")
+        attempt = int(_header(record, "attempt"))
+        if attempt < attempts[request_id]:
+            continue
+        if event != "delta":
+            attempts[request_id] = attempt
+        if event == "reset":
+            streams[request_id].clear()
+        elif event == "delta":
             chunk = json.loads(record.value)
             text = chunk["choices"][0]["text"] if chunk["choices"] else ""
-            pieces[_header(record, "request-id")].append((int(_header(record, "seq")), text))
+            streams[request_id].append((int(_header(record, "seq")), text, _header(record, "tokens")))
     told = []
-    finals = {_header(record, "request-id"): record for record in replies}
+    finals = {_header(record, "request-id"): record for record in replies if _header(record, "event") == "final"}
     for each in sent:
         if not each.stream or each.request_id not in finals:
             continue
-        stream = pieces[each.request_id]
-        if [seq for seq, _ in stream] != list(range(len(stream))):
-            told.append(f"{each.request_id}: seq {[seq for seq, _ in stream]}")
-        final = json.loads(finals[each.request_id].value)["choices"][0]["text"]
-        if "".join(text for _, text in stream) != final:
-            told.append(f"{each.request_id}: its deltas say something else than its final")
+        stream = streams[each.request_id]
+        if [seq for seq, _, _ in stream] != list(range(len(stream))):
+            told.append(f"the stream of {each.request_id} repeats or lacks a seq: {[seq for seq, _, _ in stream]}")
+        final = json.loads(finals[each.request_id].value)
+        if "".join(text for _, text, _ in stream) != final["choices"][0]["text"]:
+            told.append(f"the stream of {each.request_id} says something else than its final")
+        tokens = sum(len(ids.split(",")) for _, _, ids in stream if ids)
+        if tokens != final["usage"]["completion_tokens"]:
+            told.append(f"the stream of {each.request_id} has {tokens} tokens, its final another number")
     return told[:_SHOWN]
 
 

@@ -17,8 +17,10 @@ __all__ = [
     "commit_first",
     "joined_and_left",
     "killed_again_and_again",
+    "poisoned",
     "read_past_open_transactions",
     "stopped_and_woken",
+    "without_the_marker",
 ]
 
 _STOPPED_S = 3.0
@@ -37,7 +39,7 @@ async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) ->
     await workers.answered(requests)
     last.signal(signal.SIGTERM)
     await last.ended.wait()
-    told = await workers.problems()
+    told = await workers.problems(ends=kills + 1)
     if left < kills:
         told.append(f"only {left} requests were left for the last worker: more requests, or fewer kills")
     return told
@@ -129,7 +131,7 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
     await workers.answered(requests)
     last.signal(signal.SIGTERM)
     await last.ended.wait()
-    return await workers.problems()
+    return await workers.problems(ends=bounces + 1)
 
 
 async def broker_bounced(workers: Crew, broker: LocalBroker, *, clean: bool, away_s: Sequence[float]) -> list[str]:
@@ -167,3 +169,23 @@ async def joined_and_left(workers: Crew, *, changes: int, every_s: tuple[float, 
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
     return await workers.problems()
+
+
+async def poisoned(workers: Crew, *, deadly: Sequence[int], requests: int) -> list[str]:
+    """Some requests end the process that runs them; whatever dies is started again, until all are answered."""
+    await workers.send(requests, deadly=deadly)
+    hook = {"place": "deadly", "visits": 1, "act": "SIGKILL", "times": 1}
+    worker = await workers.start(hook=hook)
+    while await workers.until_killed(worker):
+        worker = await workers.start(hook=hook)
+    worker.signal(signal.SIGTERM)
+    await worker.ended.wait()
+    told = await workers.problems(ends=workers.kills.total() + 1)
+    if workers.kills["deadly"] > 3 * len(deadly):
+        told.append(f"{workers.kills['deadly']} workers died of {len(deadly)} requests")
+    return told
+
+
+async def without_the_marker(workers: Crew) -> list[str]:
+    """A mutation: what an owner says of a stream when it wakes up counts beside what the next one says."""
+    return await stopped_and_woken(workers, place="decode", stops=2, mutation="no-marker")

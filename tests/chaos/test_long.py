@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -11,12 +12,25 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.crew import PLACES, Crew, zygote
-from tests.chaos.stories import bounced, broker_bounced, joined_and_left, killed_again_and_again, stopped_and_woken
+from tests.chaos.stories import (
+    bounced,
+    broker_bounced,
+    joined_and_left,
+    killed_again_and_again,
+    poisoned,
+    stopped_and_woken,
+)
 from topics.local_broker import LocalBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2_400)]
 
 _RESULTS = Path("out/chaos")
+_SCALE = float(os.environ.get("HEADRACE_CHAOS_SCALE", "1"))
+"""Of the full size, for a machine or an hour that has not got it. The results say what was run."""
+
+
+def sized(count: int, least: int = 1) -> int:
+    return max(least, round(count * _SCALE))
 
 
 @dataclass(frozen=True)
@@ -29,32 +43,47 @@ class Case:
 
 CASES = {
     "200 kills, SmolLM2, 5,000 requests": Case(
-        lambda workers, _: killed_again_and_again(workers, kills=200, requests=5_000),
+        lambda workers, _: killed_again_and_again(workers, kills=sized(200, 5), requests=sized(5_000, 400)),
         model="smollm2",
-        at_least=Counter(dict.fromkeys(PLACES, 10)),
+        at_least=Counter(dict.fromkeys(PLACES, sized(10))),
+    ),
+    "200 kills, 5,000 requests": Case(
+        lambda workers, _: killed_again_and_again(workers, kills=sized(200, 5), requests=sized(5_000, 400)),
+        at_least=Counter(dict.fromkeys(PLACES, sized(10))),
+    ),
+    "3 deadly requests among 2,000": Case(
+        lambda workers, _: poisoned(
+            workers, deadly=[sized(400), sized(1_000), sized(1_001) + 1], requests=sized(2_000, 200)
+        ),
+        at_least=Counter({"deadly": 5}),
+    ),
+    "stopped in mid-stream, 20 times": Case(
+        lambda workers, _: stopped_and_woken(workers, place="decode", stops=sized(20)),
+        at_least=Counter({"decode": sized(20)}),
     ),
     "stopped before the offsets, 20 times": Case(
-        lambda workers, _: stopped_and_woken(workers, place="open", stops=20), at_least=Counter({"open": 20})
+        lambda workers, _: stopped_and_woken(workers, place="open", stops=sized(20)),
+        at_least=Counter({"open": sized(20)}),
     ),
     "stopped before the end, 20 times": Case(
-        lambda workers, _: stopped_and_woken(workers, place="before-end", stops=20),
-        at_least=Counter({"before-end": 20}),
+        lambda workers, _: stopped_and_woken(workers, place="before-end", stops=sized(20)),
+        at_least=Counter({"before-end": sized(20)}),
     ),
     "worker bounced hard, 10,000 requests": Case(
-        lambda workers, _: bounced(workers, clean=False, bounces=40, requests=10_000)
+        lambda workers, _: bounced(workers, clean=False, bounces=sized(40), requests=sized(10_000, 400))
     ),
     "worker bounced clean, 10,000 requests": Case(
-        lambda workers, _: bounced(workers, clean=True, bounces=40, requests=10_000)
+        lambda workers, _: bounced(workers, clean=True, bounces=sized(40), requests=sized(10_000, 400))
     ),
     "broker bounced hard": Case(
-        lambda workers, broker: broker_bounced(workers, broker, clean=False, away_s=[1.0] * 10)
+        lambda workers, broker: broker_bounced(workers, broker, clean=False, away_s=[1.0] * sized(10))
     ),
     "broker bounced clean": Case(
-        lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[1.0] * 10)
+        lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[1.0] * sized(10))
     ),
     "broker away for 60 s": Case(lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[60.0])),
     "workers join and leave, 5,000 requests": Case(
-        lambda workers, _: joined_and_left(workers, changes=40, every_s=(2.0, 10.0), requests=5_000)
+        lambda workers, _: joined_and_left(workers, changes=sized(40), every_s=(2.0, 10.0), requests=sized(5_000))
     ),
 }
 
@@ -66,15 +95,23 @@ def test_nothing_is_lost_and_nothing_said_twice(chaos_broker: LocalBroker, tmp_p
         pytest.skip(f"done: {result} holds the result")
     case, log = CASES[name], tmp_path / "workers.log"
     began_s = time.monotonic()
-    problems, kills, requests = asyncio.run(_live_through(chaos_broker, case, log))
+    problems, crew = asyncio.run(_live_through(chaos_broker, case, log))
+    kills, requests = crew.kills, len(crew.sent)
     print(f"{name}: {requests} requests, {time.monotonic() - began_s:.0f} s, kills landed {dict(kills)}")
     assert problems == [], log.read_text()[-5_000:]
     assert kills >= case.at_least, f"too few kills landed where they should: {kills}"
     _RESULTS.mkdir(parents=True, exist_ok=True)
-    figures = {"case": name, "requests": requests, "seconds": round(time.monotonic() - began_s), "kills": kills}
+    figures = {
+        "case": name,
+        "scale": _SCALE,
+        "requests": requests,
+        "seconds": round(time.monotonic() - began_s),
+        "kills": kills,
+        "run_again": crew.run_again,
+    }
     result.write_text(json.dumps(figures) + "\n")
 
 
-async def _live_through(broker: LocalBroker, case: Case, log: Path) -> tuple[list[str], Counter[str], int]:
+async def _live_through(broker: LocalBroker, case: Case, log: Path) -> tuple[list[str], Crew]:
     async with zygote(case.model, log) as workers, Crew(broker, workers) as crew:
-        return await case.story(crew, broker), crew.kills, len(crew.sent)
+        return await case.story(crew, broker), crew

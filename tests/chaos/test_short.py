@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.crew import PLACES, Crew, zygote
-from tests.chaos.stories import commit_first, killed_again_and_again, read_past_open_transactions, stopped_and_woken
+from tests.chaos.stories import (
+    commit_first,
+    killed_again_and_again,
+    poisoned,
+    read_past_open_transactions,
+    stopped_and_woken,
+    without_the_marker,
+)
 from topics.local_broker import LocalBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.timeout(280)]
@@ -29,6 +36,9 @@ STORIES: dict[str, Callable[[Crew], Awaitable[list[str]]]] = {
     "kills": lambda workers: killed_again_and_again(workers, kills=5, requests=500),
     "stopped before the offsets": lambda workers: stopped_and_woken(workers, place="open", stops=1),
     "stopped before the end": lambda workers: stopped_and_woken(workers, place="before-end", stops=1),
+    "stopped in mid-stream": lambda workers: stopped_and_woken(workers, place="decode", stops=1),
+    "poisoned": lambda workers: poisoned(workers, deadly=[40, 41], requests=200),
+    "no marker": without_the_marker,
     "unstable": read_past_open_transactions,
     "commit first": commit_first,
 }
@@ -54,7 +64,12 @@ def test_workers_killed_at_every_place_lose_no_answer_and_give_none_twice(ends: 
 
 
 @pytest.mark.parametrize(
-    ("story", "place"), [("stopped before the offsets", "open"), ("stopped before the end", "before-end")]
+    ("story", "place"),
+    [
+        ("stopped before the offsets", "open"),
+        ("stopped before the end", "before-end"),
+        ("stopped in mid-stream", "decode"),
+    ],
 )
 def test_an_owner_that_wakes_up_after_its_partitions_were_given_away_answers_nothing_twice(
     ends: dict[str, End], story: str, place: str
@@ -71,3 +86,12 @@ def test_without_stable_reads_the_checker_finds_an_answer_lost_or_given_twice(en
 
 def test_with_the_commit_before_the_answers_the_checker_finds_some_lost(ends: dict[str, End]) -> None:
     assert any("without a terminal reply" in problem for problem in ends["commit first"].problems)
+
+
+def test_requests_that_end_their_workers_are_given_up_and_answered_and_all_others_served(ends: dict[str, End]) -> None:
+    assert ends["poisoned"].problems == []
+    assert ends["poisoned"].kills["deadly"] >= 3
+
+
+def test_without_the_marker_the_checker_finds_a_stream_that_repeats_itself(ends: dict[str, End]) -> None:
+    assert any("repeats or lacks a seq" in problem for problem in ends["no marker"].problems)

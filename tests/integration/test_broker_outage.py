@@ -19,7 +19,7 @@ from topics.consumer import ClassConsumer, ConsumerStatistics
 from topics.kafka_settings import KafkaSettings
 from topics.local_broker import LocalBroker
 from topics.producer import DeltaProducer, ReplyProducer
-from topics.record import InboundRecord
+from topics.record import InboundRecord, RecordId
 from topics.record_producer import ProducerStatistics, ProducerStoppedError, RecordProducer
 from topics.replies import OutboundRecord, ReplyContext
 
@@ -95,7 +95,7 @@ class Scenario:
         await eventually(lambda: consumer.statistics().commits == 1)
 
         back = asyncio.Event()
-        sent: list[asyncio.Future[None]] = []
+        sent: list[asyncio.Future[RecordId]] = []
 
         async def stream() -> None:
             while not back.is_set() or len(sent) < 300:

@@ -15,7 +15,7 @@ from topics.asyncapi import MESSAGES, messages_of
 from topics.catalogue import Catalogue
 from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
-from topics.header_contract import DEAD_LETTER_HEADERS, REQUEST_HEADERS, delta_headers, terminal_headers
+from topics.header_contract import DEAD_LETTER_HEADERS, REQUEST_HEADERS, delta_headers, mark_headers, terminal_headers
 from topics.headers import CAP_BYTES, ReplyEvent, RequestHeaders
 from topics.jobs.records import CollectorBeat, JobMemo, JobRun, JobUsage
 from topics.record import InboundRecord, RecordId
@@ -93,12 +93,13 @@ def test_the_table_names_the_headers_that_are_read() -> None:
 
 @pytest.mark.parametrize("event", ReplyEvent)
 def test_the_table_names_the_headers_that_are_written(event: ReplyEvent) -> None:
-    if event.terminal:
-        record = REPLIES.final(b"{}") if event is ReplyEvent.FINAL else REPLIES.error(b"{}")
-        rows = terminal_headers(event)
-    else:
-        record = REPLIES.delta(b"{}", seq=0, token_ids=[1], event=event)
-        rows = delta_headers()
+    record, rows = {
+        ReplyEvent.DELTA: (REPLIES.delta(b"{}", seq=0, token_ids=[1]), delta_headers()),
+        ReplyEvent.ATTEMPT: (REPLIES.attempt_begins(), mark_headers()),
+        ReplyEvent.RESET: (REPLIES.begins_again(), mark_headers()),
+        ReplyEvent.FINAL: (REPLIES.final(b"{}"), terminal_headers(ReplyEvent.FINAL)),
+        ReplyEvent.ERROR: (REPLIES.error(b"{}"), terminal_headers(ReplyEvent.ERROR)),
+    }[event]
     written = {name for name, _ in record.headers}
     assert {row.name for row in rows if row.always} <= written <= {row.name for row in rows}
 

@@ -14,9 +14,13 @@ from topics.reply_merge import (
 from topics.reply_reader import Reply
 
 
-def delta(seq: int, text: str, *token_ids: int, event: ReplyEvent = ReplyEvent.DELTA) -> Reply:
+def delta(seq: int, text: str, *token_ids: int, attempt: int = 1) -> Reply:
     value = orjson.dumps({"choices": [{"index": 0, "delta": {"content": text}}]})
-    return Reply(event, "r", 1, seq, token_ids, None, value)
+    return Reply(ReplyEvent.DELTA, "r", attempt, seq, token_ids, None, value)
+
+
+def mark(event: ReplyEvent, attempt: int) -> Reply:
+    return Reply(event, "r", attempt, None, (), None, b"{}")
 
 
 def final(text: str) -> Reply:
@@ -66,9 +70,32 @@ def test_deltas_go_out_as_they_come_and_the_final_ends_the_stream() -> None:
             id="run again and cut at other places",
         ),
         pytest.param(
-            [delta(0, "a", 1), delta(1, "", event=ReplyEvent.RESET), delta(2, "x", 9), final("ab")],
+            [delta(0, "a", 1), mark(ReplyEvent.ATTEMPT, 2), delta(1, "b", 2, attempt=2), final("ab")],
             ["a", "b"],
-            id="an event that this version does not know",
+            id="the next attempt goes on",
+        ),
+        pytest.param(
+            [
+                delta(0, "a", 1),
+                mark(ReplyEvent.ATTEMPT, 2),
+                delta(1, "b", 2),
+                delta(1, "bc", 2, 3, attempt=2),
+                final("abc"),
+            ],
+            ["a", "bc"],
+            id="an earlier attempt wakes up behind the marker",
+        ),
+        pytest.param(
+            [
+                delta(0, "ab", 1, 2),
+                mark(ReplyEvent.RESET, 2),
+                delta(0, "a", 1, attempt=2),
+                delta(1, "bc", 2, 3, attempt=2),
+                delta(2, "d", 4, attempt=2),
+                final("abcd"),
+            ],
+            ["ab", "c", "d"],
+            id="begun again",
         ),
     ],
 )
@@ -91,6 +118,12 @@ def test_an_answer_that_does_not_begin_with_what_was_told_is_an_error_that_carri
     with pytest.raises(AnswerChangedError, match="after 3 characters") as raised:
         told(delta(0, "yes", 1), final("no, never"))
     assert raised.value.answer.text == "no, never"
+
+
+def test_a_stream_that_begins_again_and_says_something_else_is_told_no_further() -> None:
+    replies = [delta(0, "yes", 1), mark(ReplyEvent.RESET, 2), delta(0, "no", 9, attempt=2), final("no, never")]
+    with pytest.raises(AnswerChangedError, match="after 3 characters"):
+        told(*replies)
 
 
 def test_an_error_has_the_attributes_of_the_openai_object() -> None:

@@ -8,12 +8,15 @@ from typing import Any
 import orjson
 
 from scheduling.priority import PriorityClass
+from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
+from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.replies import OutboundRecord
 from workers.config import EgressConfig
 from workers.egress import Egress
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest
+from workers.reply_stream import StreamStart
 from workers.request import Arrival, Ending, FinishReason, Timeline
 from workers.sampling import TokenLogprobs
 from workers.staging import StageJob
@@ -55,6 +58,7 @@ class Writer:
 class Scene:
     def __init__(self, **config: Any) -> None:
         self.deltas, self.writer = Deltas(), Writer()
+        self.attempts = AttemptRig()
         self.outbox = Outbox(1_000_000, lambda: None)
         fakes: Any = {"deltas": self.deltas, "writers": {P1: self.writer}}
         self.egress = Egress(
@@ -63,6 +67,7 @@ class Scene:
             topics=ReplyTopics("d", "r", "q"),
             groups={P1: "g"},
             new_detokenizer=letter_detokenizer,
+            attempts=self.attempts.attempts,
             token_bytes=token_bytes,
             **fakes,
         )
@@ -153,6 +158,53 @@ async def test_a_partition_that_comes_back_starts_its_answers_anew() -> None:
     await scene.run()
     (terminal,) = scene.writer.terminals
     assert text(terminal.reply) == "abc"
+
+
+async def test_a_stream_goes_on_with_the_next_seq_and_tells_nothing_again() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("r")
+    scene.attempts.journal.left[arrival.id] = PriorAttempts(AttemptNote(1, 0), ended=False)
+    scene.attempts.attempts.take(arrival)
+    scene.attempts.attempts.stage(StageJob(0, arrival))
+    scene.attempts.attempts.starts(arrival, StreamStart(seq=4, token_ids=(0, 1), told_characters=2))
+    scene.outbox.tokens(arrival, prepared, [0], None)  # which the engine takes up
+    scene.outbox.tokens(arrival, prepared, [1], None)
+    scene.outbox.tokens(arrival, prepared, [2], None)
+    scene.outbox.ended(arrival, prepared, end(3))
+    await scene.run()
+    (delta,) = scene.deltas.sent
+    headers = dict(delta.headers)
+    assert (text(delta), headers["seq"], headers["tokens"], headers["attempt"]) == ("c", b"4", b"2", b"2")
+    (terminal,) = scene.writer.terminals
+    assert text(terminal.reply) == "abc"
+    assert [record.topic for record in terminal.beside] == ["progress"]
+
+
+async def test_an_end_that_was_told_is_not_told_again() -> None:
+    scene = Scene()
+    arrival, prepared = scene.request("r")
+    scene.attempts.attempts.take(arrival)
+    scene.attempts.attempts.stage(StageJob(0, arrival))
+    start = StreamStart(seq=1, token_ids=(0,), told_characters=1, finished=True)
+    scene.attempts.attempts.starts(arrival, start)
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, end(1))
+    await scene.run()
+    assert scene.deltas.sent == []
+    assert text(scene.writer.terminals[0].reply) == "a"
+
+
+async def test_a_request_that_is_given_up_is_answered_and_kept_with_its_attempts() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.egress.give_up(arrival, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    (terminal,) = scene.writer.terminals
+    assert terminal.reply.value is not None
+    error = orjson.loads(terminal.reply.value)["error"]
+    assert (error["code"], error["status_code"]) == ("crashed", 500)
+    (letter,) = terminal.beside
+    assert letter.topic == "q"
+    assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"3"
 
 
 async def test_without_room_a_stream_coalesces() -> None:

@@ -12,6 +12,7 @@ from topics.errors import RequestError
 from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
 from workers.request import FinishReason
 from workers.runner import SequenceInput
+from workers.staging import Staged
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -300,3 +301,41 @@ def test_whatever_the_prices_the_books_close(cost: str) -> None:
     assert ledger.open == 0
     work = sum(prices.prompt(5 + number) + prices.output(1 + number % 30) for number in range(40))
     assert ledger.settled == work + sum(account.preemption_cost for account in ledger.accounts)
+
+
+@pytest.mark.parametrize("told", [1, 3, 4, 11])
+def test_an_answer_goes_on_behind_what_an_earlier_attempt_has_told(told: int) -> None:
+    whole, rest = Rig(), Rig()
+    whole.arrive("same", prompt=10, output=12)
+    whole.run()
+    tokens = whole.published["same"]
+    rest.answer_staging = False
+    rest.arrive("same", prompt=10, output=12)
+    rest.run()
+    (job,) = rest.jobs
+    rest.answer(job)
+    (message,) = rest.inbox.take_all()
+    assert isinstance(message, Staged)
+    rest.inbox.put(replace(message, output_token_ids=tuple(tokens[:told])))
+    rest.run()
+    assert rest.published["same"] == tokens
+    assert rest.endings["same"].ending is not None
+    assert rest.endings["same"].ending.output_tokens == len(tokens)
+    assert rest.parts.engine.statistics().decode_tokens < whole.parts.engine.statistics().decode_tokens
+
+
+def test_an_answer_that_was_told_to_its_end_is_not_run_again() -> None:
+    rig = Rig()
+    rig.answer_staging = False
+    rig.arrive("r", prompt=10, output=3)
+    rig.run()
+    rig.answer(rig.jobs[0])
+    (message,) = rig.inbox.take_all()
+    assert isinstance(message, Staged)
+    rig.inbox.put(replace(message, output_token_ids=(1, 2, 3)))
+    rig.run()
+    ending = rig.endings["r"].ending
+    assert ending is not None
+    assert (ending.reason, ending.output_tokens) == (FinishReason.LENGTH, 3)
+    assert rig.parts.engine.statistics().steps == 0
+    assert len(rig.parts.index) == 0

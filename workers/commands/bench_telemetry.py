@@ -1,8 +1,8 @@
 """What telemetry costs: the engine with metrics and traces, beside itself without.
 
 Runs of one workload take turns, with and without, --pairs times: throughput, and the processor time of the engine
-thread around a step (decision time). One more run reads the thread's clock around each call into telemetry. Every request is
-traced; a worker's sampling, by default its producers', may leave most of that out.
+thread around a step (decision time). One more run reads the thread's clock around each call into telemetry. Every
+request is traced; a worker's sampling, by default its producers', may leave most of that out.
 """
 
 import argparse
@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     low, high = figures["throughput_ratio_interval"]
     console.print(
         f"throughput {figures['throughput_ratio']:.3f} of that without (95 % interval {low:.3f} to {high:.3f}); "
-        f"decision time {figures['decision_ratio']:.3f}; inside telemetry {figures['share_of_step_time']:.2%} of the step time"
+        f"decision time {figures['decision_ratio']:.3f}; "
+        f"inside telemetry {figures['share_of_step_time']:.2%} of the step time"
     )
     if arguments.json:
         print(json.dumps(record))

@@ -1,0 +1,94 @@
+"""Attempts over a journal in memory, which acknowledges at once or when it is told to."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.record import RecordId
+from topics.replies import OutboundRecord
+from workers.attempts import Attempts
+from workers.request import Arrival
+from workers.staging import Refused, Staged, StageJob
+
+__all__ = ["AttemptRig", "Journal"]
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.left: dict[RecordId, PriorAttempts] = {}
+        self.written: list[tuple[RecordId, AttemptNote]] = []
+        self.open: list[asyncio.Future[RecordId]] = []
+        self.acknowledges = True
+        self.room = asyncio.Event()
+        self.room.set()
+
+    @property
+    def has_room(self) -> bool:
+        return self.room.is_set()
+
+    async def wait_for_room(self) -> None:
+        await self.room.wait()
+
+    def prior(self, record: RecordId) -> PriorAttempts | None:
+        return self.left.pop(record, None)
+
+    def fewest_crashes_behind(self, record: RecordId) -> int | None:
+        behind = [prior.crashes for each, prior in self.left.items() if each[:2] == record[:2]]
+        return min(filter(None, behind), default=None)
+
+    def forget(self, topic: str, partition: int) -> None:
+        self.left = {record: prior for record, prior in self.left.items() if record[:2] != (topic, partition)}
+
+    def write(self, notes: Iterable[tuple[RecordId, AttemptNote]]) -> list[asyncio.Future[RecordId]]:
+        futures = []
+        for record, note in notes:
+            self.written.append((record, note))
+            futures.append(asyncio.get_running_loop().create_future())
+            self.open.append(futures[-1])
+        if self.acknowledges:
+            self.acknowledge()
+        return futures
+
+    def acknowledge(self) -> None:
+        for future in self.open:
+            future.set_result(RecordId("progress", 0, 0))
+        self.open.clear()
+
+    def tombstone(self, record: RecordId) -> OutboundRecord:
+        return OutboundRecord("progress", 0, str(record).encode(), None)
+
+
+class AttemptRig:
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.now_s = 0.0
+        self.full = False
+        self.queued: list[Arrival] = []
+        self.staging: list[StageJob] = []
+        self.let_in: list[Staged | Refused] = []
+        self.going_on: list[Staged] = []
+        self.given_up: list[Arrival] = []
+        journal: Any = self.journal
+        self.attempts = Attempts(
+            journal,
+            accept=self.queued.append,
+            stage=self.staging.append,
+            let_in=self.let_in.append,
+            go_on=self.going_on.append,
+            give_up=lambda arrival, _: self.given_up.append(arrival),
+            on_broken=self._broken,
+            call_soon=lambda call: call(),
+            full=lambda _: self.full,
+            wall_ms=lambda: int(self.now_s * 1000),
+            monotonic_s=lambda: self.now_s,
+        )
+
+    @staticmethod
+    def _broken(error: BaseException) -> None:
+        raise error
+
+    async def acknowledged(self) -> None:
+        """Let the callbacks of acknowledgements run."""
+        self.journal.acknowledge()
+        await asyncio.sleep(0)

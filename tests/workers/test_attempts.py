@@ -1,0 +1,221 @@
+"""Who may begin, what is noted of whom, who is suspected and who is given up; over a journal in memory."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scheduling.priority import PriorityClass
+from tests.workers.attempt_rig import AttemptRig
+from tests.workers.engine_rig import Rig
+from topics.assignment import PartitionEpoch
+from topics.attempt_notes import AttemptNote, PriorAttempts
+from workers.reply_stream import StreamStart
+from workers.request import Arrival
+from workers.staging import Staged, StageJob
+
+P0, P1, P2, _ = PriorityClass
+
+
+def arrivals(*priorities: PriorityClass) -> list[Arrival]:
+    rig = Rig()
+    return [rig.arrive(f"r{number}", priority=priority) for number, priority in enumerate(priorities)]
+
+
+def crashed(crashes: int, **fields: Any) -> PriorAttempts:
+    """A request that was running when its worker ended, for the so-manieth time."""
+    return PriorAttempts(AttemptNote(attempt=crashes, begun_ms=1, crashes=crashes - 1, **fields), ended=False)
+
+
+def staged(arrival: Arrival) -> Staged:
+    rig = Rig()
+    rig.prompts[arrival.headers.request_id] = (8, 4)
+    rig.answer(StageJob(0, arrival))
+    (message,) = rig.inbox.take_all()
+    assert isinstance(message, Staged)
+    return message
+
+
+async def begin(rig: AttemptRig, arrival: Arrival) -> None:
+    rig.attempts.stage(StageJob(0, arrival))
+    await rig.acknowledged()
+
+
+async def test_a_request_goes_in_when_its_prompt_is_prepared_and_its_note_acknowledged() -> None:
+    (arrival,) = arrivals(P1)
+    for prompt_first in (True, False):
+        rig = AttemptRig()
+        rig.journal.acknowledges = False
+        rig.attempts.take(arrival)
+        assert rig.queued == [arrival]
+        rig.attempts.stage(StageJob(0, arrival))
+        assert rig.journal.written == [(arrival.id, AttemptNote(attempt=1, begun_ms=0))]
+        if prompt_first:
+            rig.attempts.staged(staged(arrival))
+        else:
+            await rig.acknowledged()
+        assert rig.let_in == []
+        if prompt_first:
+            await rig.acknowledged()
+        else:
+            rig.attempts.staged(staged(arrival))
+        assert len(rig.let_in) == 1
+
+
+async def test_without_room_in_the_journal_nothing_is_begun() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.journal.room.clear()
+    rig.attempts.stage(StageJob(0, arrival))
+    await asyncio.sleep(0)
+    assert rig.journal.written == []
+    rig.journal.room.set()
+    async with asyncio.timeout(5):
+        while not rig.journal.written:  # noqa: ASYNC110 - no event of the code under test says so
+            await asyncio.sleep(0)
+
+
+async def test_of_a_stream_that_is_run_again_it_is_read_first_what_was_told() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.left[arrival.id] = crashed(1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.attempts.staged(staged(arrival))
+    assert rig.let_in == []
+    assert len(rig.going_on) == 1
+    assert rig.attempts.number(arrival) == 2
+    assert rig.journal.written == [(arrival.id, AttemptNote(attempt=2, begun_ms=1, crashes=1))]
+
+
+async def test_suspects_run_one_at_a_time_the_most_urgent_first_beside_the_others() -> None:
+    rig = AttemptRig()
+    bulk, urgent, next_urgent, fresh = arrivals(P2, P0, P0, P1)
+    for each in (bulk, urgent, next_urgent):
+        rig.journal.left[each.id] = crashed(1)
+        rig.attempts.take(each)
+    rig.attempts.take(fresh)
+    assert rig.queued == [bulk, urgent, fresh], "one of each class, and who is not suspected"
+    for each in rig.queued:
+        await begin(rig, each)
+    assert [record for record, _ in rig.journal.written] == [bulk.id, fresh.id]
+    rig.attempts.settled(bulk.record, bulk.epoch)
+    assert [record for record, _ in rig.journal.written] == [bulk.id, fresh.id, urgent.id]
+    rig.attempts.settled(urgent.record, urgent.epoch)
+    assert rig.queued[-1] is next_urgent
+    assert rig.attempts.statistics().suspects == 1
+
+
+async def test_of_two_suspects_the_one_with_fewer_crashes_is_first() -> None:
+    rig = AttemptRig()
+    first, twice, once = arrivals(P1, P1, P1)
+    for arrival, crashes in ((first, 1), (twice, 2), (once, 1)):
+        rig.journal.left[arrival.id] = crashed(crashes)
+        rig.attempts.take(arrival)
+    rig.attempts.settled(first.record, first.epoch)
+    assert rig.queued == [first, once]
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_suspect_waits_for_those_of_fewer_crashes_that_are_to_come_unless_none_can(full: bool) -> None:
+    rig = AttemptRig()
+    twice, once = arrivals(P1, P1)
+    rig.journal.left = {twice.id: crashed(2), once.id: crashed(1)}
+    rig.full = full
+    rig.attempts.take(twice)
+    assert rig.queued == ([twice] if full else [])
+    rig.attempts.take(once)
+    assert rig.queued == ([twice] if full else [once])
+
+
+async def test_a_suspect_is_cleared_when_it_is_noted_to_have_come_further_than_ever_before() -> None:
+    rig = AttemptRig()
+    first, second = arrivals(P1, P1)
+    rig.journal.left[first.id] = crashed(1, reached=2)
+    rig.journal.left[second.id] = crashed(1)
+    for each in (first, second):
+        rig.attempts.take(each)
+    await begin(rig, first)
+    rig.attempts.progressed(first, 2)
+    await rig.acknowledged()
+    assert rig.queued == [first], "so far it had come before"
+    rig.attempts.progressed(first, 3)
+    await rig.acknowledged()
+    assert rig.queued == [first, second]
+
+
+async def test_what_was_told_before_clears_nobody() -> None:
+    rig = AttemptRig()
+    first, second = arrivals(P1, P1)
+    for each in (first, second):
+        rig.journal.left[each.id] = crashed(1)
+        rig.attempts.take(each)
+    await begin(rig, first)
+    rig.attempts.starts(first, StreamStart(seq=1, token_ids=(1, 2, 3)))
+    rig.attempts.progressed(first, 3)
+    await rig.acknowledged()
+    assert rig.queued == [first]
+
+
+async def test_a_request_that_three_crashes_count_against_is_given_up_with_its_note() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.left[arrival.id] = crashed(3)
+    rig.attempts.take(arrival)
+    assert (rig.given_up, rig.queued) == ([arrival], [])
+    assert len(rig.attempts.ending(arrival.record, arrival.epoch).beside) == 1
+
+
+async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
+    rig = AttemptRig()
+    suspect, guilty = arrivals(P1, P1)
+    rig.journal.left = {suspect.id: crashed(1), guilty.id: crashed(3)}
+    rig.attempts.take(suspect)
+    rig.attempts.take(guilty)
+    await begin(rig, suspect)
+    assert rig.journal.written == []
+    rig.attempts.ending(guilty.record, guilty.epoch)
+    rig.attempts.settled(guilty.record, guilty.epoch)
+    assert [record for record, _ in rig.journal.written] == [suspect.id]
+
+
+async def test_notes_of_what_nobody_suspects_come_now_and_then_and_the_reply_waits_for_the_last() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.journal.acknowledges = False
+    for token in range(1, 11):
+        rig.now_s += 0.2
+        rig.attempts.progressed(arrival, token)
+    assert [note.tokens for _, note in rig.journal.written] == [0, 3], "the next waits for the acknowledgement"
+    last = rig.attempts.ending(arrival.record, arrival.epoch)
+    assert last.written is not None
+    await rig.acknowledged()
+    assert last.written.done()
+    rig.now_s += 10
+    rig.attempts.progressed(arrival, 20)
+    assert len(rig.journal.written) == 2, "nothing is noted of what has ended"
+
+
+async def test_a_partition_that_is_given_back_leaves_no_crash_but_for_what_is_answered_already() -> None:
+    rig = AttemptRig()
+    running, answered = arrivals(P1, P1)
+    for each in (running, answered):
+        rig.attempts.take(each)
+        await begin(rig, each)
+    rig.attempts.ending(answered.record, answered.epoch)
+    rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
+    await rig.attempts.given_back()
+    (record, note) = rig.journal.written[-1]
+    assert (record, note.running, len(rig.journal.written)) == (running.id, False, 3)
+    assert PriorAttempts(note, ended=False).crashes == 0
+
+
+async def test_a_refusal_takes_away_what_earlier_attempts_have_noted_and_else_nothing() -> None:
+    rig = AttemptRig()
+    known, fresh = arrivals(P1, P1)
+    rig.journal.left[known.id] = crashed(1)
+    assert len(rig.attempts.ending(known.record, 1).beside) == 1
+    assert rig.attempts.ending(fresh.record, 1).beside == ()

@@ -1,0 +1,337 @@
+"""What is known of each request's attempts, and what follows: who may begin, who is suspected, who is given up.
+
+Knows this worker's requests from their record to their terminal reply: which attempt it is, how far it is noted to have
+come. Does not know Kafka (`topics.progress_journal`), text, or why a crash counts (`topics.attempt_notes`).
+
+- A request is **begun** when the scheduler hands it out to be prepared and run. Its note is written while its prompt is
+  tokenised, one batched write for all that are handed out in a turn, and it goes on when both are done. So only what a
+  worker has begun can be blamed for its end, and on an idle machine nobody waits longer than the acknowledgement.
+- While it runs, notes say how far it has come: of a suspect as soon as it has come further than ever before, which
+  clears it; of others now and then. What is noted so survives a crash without suspicion.
+- Who was running at a crash is a **suspect** (`workers.suspects`); one that three crashes count against is given up.
+- Partitions that are given back in order take the blame from nobody: a last note says that nobody runs the request.
+
+Owned by the event loop; `stage` is the engine thread's, `staged` the staging thread's.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from scheduling.priority import PriorityClass
+from topics.assignment import PartitionEpoch
+from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.progress_journal import ProgressJournal
+from topics.record import InboundRecord, RecordId
+from topics.record_producer import ProducerStoppedError
+from topics.replies import OutboundRecord
+from workers.reply_stream import StreamStart
+from workers.request import Arrival
+from workers.staging import Refused, Staged, StageJob
+from workers.start_gate import ArrivalKey, StartGate, arrival_key
+from workers.suspects import Suspects
+
+__all__ = ["MOST_CRASHES", "AttemptStatistics", "Attempts", "LastWords"]
+
+log = logging.getLogger(__name__)
+
+MOST_CRASHES = 3
+"""A request that so many crashes count against is given up."""
+_NOTE_EVERY_S = 0.5
+"""Of a request that nobody suspects: what it does within this time before a crash makes it a suspect."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    arrival: Arrival
+    note: AttemptNote
+    """The last that was written."""
+    noted_s: float
+    written: asyncio.Future[RecordId]
+    """Its acknowledgement."""
+    suspect: bool
+    start: StreamStart = StreamStart()  # noqa: RUF009 - frozen
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """What goes with a request's terminal reply."""
+
+    beside: tuple[OutboundRecord, ...] = ()
+    written: asyncio.Future[RecordId] | None = None
+    """The reply must wait for it. None: for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStatistics:
+    begun: int
+    """Not ended."""
+    suspects: int
+    repeated: int
+    """Attempts that were not the first, since the start."""
+    given_up: int
+
+
+class Attempts:
+    def __init__(
+        self,
+        journal: ProgressJournal,
+        *,
+        accept: Callable[[Arrival], None],
+        stage: Callable[[StageJob], None],
+        let_in: Callable[[Staged | Refused], None],
+        go_on: Callable[[Staged], None],
+        give_up: Callable[[Arrival, PriorAttempts], None],
+        on_broken: Callable[[BaseException], None],
+        call_soon: Callable[[Callable[[], None]], object],
+        full: Callable[[PriorityClass], bool],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
+        `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
+        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now."""
+        self._journal = journal
+        self._accept = accept
+        self._stage = stage
+        self._let_in = let_in
+        self._go_on = go_on
+        self._give_up = give_up
+        self._on_broken = on_broken
+        self._call_soon = call_soon
+        self._full = full
+        self._wall_ms = wall_ms
+        self._monotonic_s = monotonic_s
+        self._gate = StartGate(let_in, self._run_again)
+        self._suspects = Suspects()
+        self._last_of: dict[tuple[str, int], RecordId] = {}
+        """The newest record of each partition."""
+        self._prior: dict[ArrivalKey, PriorAttempts] = {}
+        """Of arrivals that were not begun here yet."""
+        self._begun: dict[ArrivalKey, _Begun] = {}
+        self._due: deque[Arrival] = deque()
+        """To be begun. Bounded by what the scheduler hands out."""
+        self._told = False
+        """The loop is to look at `_due`."""
+        self._waiting: asyncio.Future[None] | None = None
+        """For room in the journal."""
+        self._given_back: set[asyncio.Future[RecordId]] = set()
+        """Last notes of partitions that are another's now."""
+        self._repeated = self._given_up = 0
+
+    # --- a record comes ---------------------------------------------------------------------------------------------
+
+    def take(self, arrival: Arrival) -> None:
+        """Queue it, keep it until its turn comes, or give it up."""
+        prior = self._journal.prior(arrival.id)
+        self._last_of[arrival.id.topic, arrival.id.partition] = arrival.id
+        if prior is None:
+            self._accept(arrival)
+            if len(self._suspects):
+                self._queue_suspects()
+            return
+        self._prior[arrival_key(arrival)] = prior
+        if prior.crashes >= MOST_CRASHES:
+            self._given_up += 1
+            self._suspects.give_up(arrival_key(arrival))
+            self._give_up(arrival, prior)
+        elif prior.crashes:
+            self._suspects.add(arrival, prior.crashes)
+        else:
+            self._accept(arrival)
+        self._queue_suspects()
+
+    # --- it is begun ------------------------------------------------------------------------------------------------
+
+    def stage(self, job: StageJob) -> None:
+        """The engine's: this request is to be prepared and run."""
+        self._stage(job)
+        self._due.append(job.arrival)
+        if not self._told:
+            self._told = True
+            self._call_soon(self._begin_due)
+
+    def staged(self, message: Staged | Refused) -> None:
+        """The staging thread's: its prompt is prepared, or can't be."""
+        self._gate.staged(message)
+
+    def _begin_due(self) -> None:
+        self._told = False
+        while self._due:
+            if not self._journal.has_room:
+                # Nothing is acknowledged while the broker is away, and so nothing is begun.
+                self._told = True
+                self._waiting = asyncio.ensure_future(self._journal.wait_for_room())
+                self._waiting.add_done_callback(lambda _: self._begin_due())
+                return
+            arrival = self._due.popleft()
+            prior = self._prior.get(arrival_key(arrival))
+            if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
+                self._begin(arrival)
+
+    def _begin(self, arrival: Arrival) -> None:
+        key = arrival_key(arrival)
+        prior = self._prior.pop(key, None)
+        if prior is None:
+            note = AttemptNote(attempt=1, begun_ms=self._wall_ms())
+        else:
+            note = prior.next()
+            self._repeated += 1
+        try:
+            (written,) = self._journal.write([(arrival.id, note)])
+        except ProducerStoppedError as error:
+            self._on_broken(error)
+            return
+        self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
+        written.add_done_callback(partial(self._on_begun, arrival, note.attempt))
+
+    def _on_begun(self, arrival: Arrival, attempt: int, written: "asyncio.Future[RecordId]") -> None:
+        if written.cancelled():
+            return
+        if (error := written.exception()) is not None:
+            # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
+            self._on_broken(error)
+        else:
+            # Also if its partition is gone: the engine lets what it has dropped pass by.
+            self._gate.begun(arrival, attempt)
+
+    def _run_again(self, message: Staged | Refused) -> None:
+        """On either thread."""
+        if isinstance(message, Staged) and message.prepared.stream:
+            self._call_soon(partial(self._go_on, message))
+        else:
+            self._let_in(message)
+
+    # --- it runs ----------------------------------------------------------------------------------------------------
+
+    def number(self, arrival: Arrival) -> int:
+        """Which attempt this is."""
+        key = arrival_key(arrival)
+        if (begun := self._begun.get(key)) is not None:
+            return begun.note.attempt
+        prior = self._prior.get(key)
+        return 1 if prior is None else prior.note.attempt + 1
+
+    def begun_ms(self, arrival: Arrival) -> int:
+        """When its first attempt began; now, where that is not known any more."""
+        begun = self._begun.get(arrival_key(arrival))
+        return self._wall_ms() if begun is None else begun.note.begun_ms
+
+    def reached(self, arrival: Arrival) -> int:
+        """Tokens that earlier attempts are noted to have come to."""
+        begun = self._begun.get(arrival_key(arrival))
+        return 0 if begun is None else begun.note.reached
+
+    def starts(self, arrival: Arrival, start: StreamStart) -> None:
+        """It takes its stream up there. What was told before is no progress of this attempt."""
+        begun = self._begun.get(arrival_key(arrival))
+        if begun is not None:
+            begun.start = start
+            begun.note = replace(begun.note, reached=max(begun.note.reached, len(start.token_ids)))
+
+    def start_of(self, arrival: Arrival) -> StreamStart:
+        begun = self._begun.get(arrival_key(arrival))
+        return StreamStart() if begun is None else begun.start
+
+    def progressed(self, arrival: Arrival, tokens: int) -> None:
+        """So many tokens of the answer are there."""
+        begun = self._begun.get(arrival_key(arrival))
+        if begun is None or begun.ending or tokens <= begun.note.tokens:
+            return
+        now_s = self._monotonic_s()
+        clears = begun.suspect and tokens > begun.note.reached and not begun.note.got_on
+        if not clears and now_s < begun.noted_s + _NOTE_EVERY_S:
+            return
+        if not self._journal.has_room or not begun.written.done():
+            return  # the next token comes soon
+        begun.note, begun.noted_s = replace(begun.note, tokens=tokens), now_s
+        (begun.written,) = self._journal.write([(arrival.id, begun.note)])
+        if begun.suspect:
+            begun.written.add_done_callback(partial(self._on_noted, begun))
+
+    def _on_noted(self, begun: _Begun, written: "asyncio.Future[RecordId]") -> None:
+        if not written.cancelled() and written.exception() is None and begun.note.got_on:
+            # A crash from now on is somebody else's, or is not counted: the next suspect may begin.
+            begun.suspect = False
+            self._next_suspect(arrival_key(begun.arrival))
+
+    # --- it ends ----------------------------------------------------------------------------------------------------
+
+    def ending(self, record: InboundRecord, epoch: int) -> LastWords:
+        """Its terminal reply is on its way: nothing more is noted."""
+        key = (record.id, epoch)
+        begun = self._begun.get(key)
+        if begun is not None:
+            begun.ending = True
+            written = None if begun.written.done() else begun.written
+            return LastWords((self._journal.tombstone(record.id),), written)
+        # Refused, expired or given up before it was begun here; somebody may have begun it elsewhere.
+        if self._prior.pop(key, None) or self._journal.prior(record.id):
+            return LastWords((self._journal.tombstone(record.id),))
+        return LastWords()
+
+    def settled(self, record: InboundRecord, epoch: int) -> None:
+        """Its terminal reply is delivered, or another's to give."""
+        key = (record.id, epoch)
+        self._begun.pop(key, None)
+        self._next_suspect(key)
+
+    def revoke(self, partition: PartitionEpoch) -> None:
+        """The partition is given back: nobody runs its requests any more. See `given_back`."""
+        self._journal.forget(partition.topic, partition.partition)
+        self._suspects.forget(partition.topic, partition.partition)
+        gone = [
+            key
+            for key in (*self._begun, *self._prior)
+            if (key[0].topic, key[0].partition, key[1]) == (partition.topic, partition.partition, partition.epoch)
+        ]
+        for key in gone:
+            self._prior.pop(key, None)
+            begun = self._begun.pop(key, None)
+            if begun is not None and not begun.ending:
+                self._write_last(begun)
+            self._next_suspect(key)
+
+    def give_back(self) -> None:
+        """The worker ends in order, with all that it has not answered."""
+        for begun in self._begun.values():
+            if not begun.ending:
+                self._write_last(begun)
+
+    async def given_back(self) -> None:
+        """Return when the last notes of what was given back are acknowledged."""
+        if self._given_back:
+            await asyncio.wait(self._given_back)
+
+    def _write_last(self, begun: _Begun) -> None:
+        if not self._journal.has_room:
+            return  # the broker is away: the next owner will count a crash
+        (written,) = self._journal.write([(begun.arrival.id, replace(begun.note, running=False))])
+        self._given_back.add(written)
+        written.add_done_callback(self._given_back.discard)
+
+    # --- suspects ---------------------------------------------------------------------------------------------------
+
+    def _queue_suspects(self) -> None:
+        for arrival in self._suspects.take_for_engine(self._may_go):
+            self._accept(arrival)
+
+    def _may_go(self, arrival: Arrival, crashes: int) -> bool:
+        fewest = self._journal.fewest_crashes_behind(self._last_of[arrival.id.topic, arrival.id.partition])
+        return fewest is None or fewest >= crashes or self._full(arrival.origin_class)
+
+    def _next_suspect(self, key: ArrivalKey) -> None:
+        if not len(self._suspects):
+            return
+        self._suspects.leave(key)
+        self._queue_suspects()
+        if (held := self._suspects.take_held()) is not None:
+            self._begin(held)
+
+    def statistics(self) -> AttemptStatistics:
+        return AttemptStatistics(len(self._begun), len(self._suspects), self._repeated, self._given_up)

@@ -1,0 +1,59 @@
+"""The gate before the engine: a request goes in when its prompt is staged and its attempt is on record.
+
+Knows the two halves of each request, which come from two threads in any order. Does not know what either is made of.
+Both are made at the same time, so the slower of the two is all that a first token waits for.
+"""
+
+import threading
+from collections.abc import Callable
+
+from topics.record import RecordId
+from workers.request import Arrival
+from workers.staging import Refused, Staged
+
+__all__ = ["StartGate", "arrival_key"]
+
+ArrivalKey = tuple[RecordId, int]
+
+
+def arrival_key(arrival: Arrival) -> ArrivalKey:
+    """A record under one assignment of its partition."""
+    return arrival.id, arrival.epoch
+
+
+class StartGate:
+    """`staged` is the staging thread's, `begun` the event loop's. Bounded by what is handed out to be staged."""
+
+    def __init__(self, first: Callable[[Staged | Refused], None], again: Callable[[Staged | Refused], None]) -> None:
+        """`first` takes a request that is run for the first time, `again` one that was run before; on either thread.
+        They must not block."""
+        self._first = first
+        self._again = again
+        self._lock = threading.Lock()
+        self._staged: dict[ArrivalKey, Staged | Refused] = {}
+        self._begun: dict[ArrivalKey, int] = {}
+
+    def staged(self, message: Staged | Refused) -> None:
+        key = arrival_key(message.job.arrival)
+        with self._lock:
+            attempt = self._begun.pop(key, None)
+            if attempt is None:
+                self._staged[key] = message
+                return
+        self._let_in(message, attempt)
+
+    def begun(self, arrival: Arrival, attempt: int) -> None:
+        """The attempt is acknowledged."""
+        key = arrival_key(arrival)
+        with self._lock:
+            message = self._staged.pop(key, None)
+            if message is None:
+                self._begun[key] = attempt
+                return
+        self._let_in(message, attempt)
+
+    def _let_in(self, message: Staged | Refused, attempt: int) -> None:
+        if attempt == 1:
+            self._first(message)
+        else:
+            self._again(message)
