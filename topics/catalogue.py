@@ -103,6 +103,10 @@ class Catalogue:
         return f"{self.prefix}.offsets"
 
     @property
+    def usage(self) -> str:
+        return f"{self.prefix}.usage"
+
+    @property
     def jobs(self) -> str:
         return f"{self.prefix}.jobs"
 
@@ -166,6 +170,13 @@ class Catalogue:
                 "maps of completed offsets that outgrow a commit",
             ),
             TopicSpec(self.jobs, 1, compacted, "state of batch jobs"),
+            # One key a request: what is compacted away was written twice for one. It doesn't grow for ever.
+            TopicSpec(
+                self.usage,
+                self.reply_partitions,
+                {"cleanup.policy": "compact,delete", "retention.ms": str(90 * _DAY_MS), "segment.ms": str(_DAY_MS)},
+                "what each request used, for billing and quotas",
+            ),
         )
 
 

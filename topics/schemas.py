@@ -25,6 +25,7 @@ from topics.messages import (
     CompletionRequest,
     ErrorBody,
 )
+from topics.usage import UsageRecord
 from topics.validation import accepted_without_effect
 
 __all__ = ["DIALECT", "RECORD_VALUES", "component_schemas", "record_schema"]
@@ -43,6 +44,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-run": JobRun,
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
+    "usage": UsageRecord,
 }
 """File name → model."""
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "resume": "run the rows of a job that were never run",
     "retry": "run the rows of a job that failed once more",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
+    "usage": "what each tenant has used",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
     "schema": "print the contract: AsyncAPI, JSON Schemas",

@@ -33,6 +33,7 @@ from workers.reply_stream import ReplyStream
 from workers.request import Arrival, Ending, FinishReason
 from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.usage import UsageWriter
 from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
@@ -52,6 +53,7 @@ class Egress:
         attempts: Attempts,
         token_bytes: Callable[[int], bytes],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
+        usage: UsageWriter | None = None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
         stands for. `on_tokens` is told of output tokens as they come."""
@@ -65,6 +67,7 @@ class Egress:
         self._token_bytes = token_bytes
         self._clock = WallClock()
         self._on_tokens = on_tokens
+        self._usage = usage
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -223,8 +226,12 @@ class Egress:
             told = stream.last_acknowledgement
         last = self._attempts.ending(arrival.record, arrival.epoch)
         after = _all_of(told, last.written)
+        beside = last.beside
+        if self._usage is not None:
+            used = self._usage.record(arrival, publication.prepared, ending, reply.attempt)
+            beside = (*beside, used)
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, last.beside)
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, beside)
         )
 
     async def _send_last_deltas(self, stream: ReplyStream, ending: Ending, reason: FinishReason) -> None:

@@ -55,6 +55,7 @@ from workers.residency import Residency
 from workers.staging import Staged, StageJob, Staging
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
+from workers.usage import UsageWriter
 from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
 from workers.worker_statistics import WorkerStatistics
@@ -219,6 +220,7 @@ class Worker:
             new_detokenizer=new_detokenizer,
             attempts=self._attempts,
             on_tokens=self.telemetry.tokens,
+            usage=UsageWriter(self._catalogue.usage, WallClock()) if config.telemetry.usage_records else None,
             token_bytes=new_detokenizer.token_bytes,
         )
         limit = DeadLetterLimit(

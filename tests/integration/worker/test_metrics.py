@@ -13,6 +13,7 @@ from topics.client import Answer, HeadraceClient, RequestFailedError
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
+from workers.commands.usage import sums
 from workers.config import WorkerConfig
 from workers.metric_catalogue import GPU_ENERGY, GPU_MEMORY, GPU_UTILIZATION
 from workers.metric_compat import declared
@@ -108,6 +109,7 @@ async def test_a_run_exports_what_the_catalogue_declares_and_what_its_clients_sa
         await unanswerable(config)
         answers = await traffic(client)
         await running.worker.telemetry.next_look()
+        used = await sums(KafkaSettings(kafka.bootstrap_servers, client_id="test"), f"{kafka.topic_prefix}.usage")
         families = await scraped(running.worker.telemetry.export.port)
 
     expected = [metric for metric in declared(COMPAT) if metric not in CUDA_ONLY]
@@ -122,6 +124,15 @@ async def test_a_run_exports_what_the_catalogue_declares_and_what_its_clients_sa
     tokens = families["headrace_tokens"]
     for kind, field in (("prompt", "prompt_tokens"), ("output", "completion_tokens")):
         assert total(tokens, "_total", type=kind) == sum(answer.usage[field] for _, _, answer in answers)
+    for (priority, tenant), count in seen.items():
+        mine = [answer.usage for one, other, answer in answers if (one, other) == (priority, tenant)]
+        record = used.pop((priority, tenant))
+        assert (record.requests, record.completed) == (count, count)
+        assert record.prompt_tokens == sum(usage["prompt_tokens"] for usage in mine)
+        assert record.output_tokens == sum(usage["completion_tokens"] for usage in mine)
+        assert record.cost == record.prompt_tokens - record.cached_tokens + 2 * record.output_tokens
+    # The refused one has used nothing, and its record says so.
+    assert [(tenant, record.completed, record.cost) for (_, tenant), record in used.items()] == [("acme", 0, 0)]
     output = sum(answer.usage["completion_tokens"] for _, _, answer in answers)
     assert total(families["headrace_generated_tokens"], "_total") == output
     assert total(families["headrace_inter_token_gap_seconds"], "_count") == output - len(answers)
