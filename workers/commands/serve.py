@@ -46,6 +46,7 @@ _PASSED_ON = (
     "topic_prefix",
     "config",
     "log_level",
+    "log_format",
     "model",
     "dtype",
     "policy",
