@@ -185,6 +185,7 @@ class Worker:
             model=model.served_names[0],
             max_sequences=config.engine.max_sequences,
             slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+            gpu_uuid=model.gpu_uuid,
             known_tenants=list(config.scheduling.tenant_weights),
             topics=self._topics,
             statistics=self.statistics,

@@ -19,6 +19,7 @@ from workers import metric_compat as theirs
 from workers.delivery_metrics import read_delivery
 from workers.engine_metrics import EngineMetrics
 from workers.engine_observer import EngineObserver
+from workers.gpu_metrics import gpu_metrics
 from workers.ingress import Refusal
 from workers.metric_compat import declared
 from workers.metric_export import MetricExport
@@ -51,6 +52,7 @@ class WorkerTelemetry:
         max_sequences: int,
         slos: Mapping[PriorityClass, Slo],
         known_tenants: list[str],
+        gpu_uuid: str | None,
         topics: ReplyTopics,
         statistics: Callable[[], WorkerStatistics],
     ) -> None:
@@ -72,6 +74,9 @@ class WorkerTelemetry:
         if observer is not None:
             self._engine = EngineMetrics(observer, self._tenants, model, max_sequences)
             self.store.read_from(self._engine.read)
+        gpu = gpu_metrics(gpu_uuid) if self._on and gpu_uuid is not None else None
+        if gpu is not None:
+            self.store.read_from(gpu.read)
         self.store.read_from(self._read)
         self.export = MetricExport(self.store, host=config.metrics_host, port=config.metrics_port if self._on else None)
 
