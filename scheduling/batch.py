@@ -384,6 +384,10 @@ class BatchScheduler:
         """An admitted row that is not suspended: to be read, until the next call."""
         return self._running[row]
 
+    def slack_s(self, row: int, output_tokens: int, now: float) -> float:
+        """Of an admitted row: how long it still has to keep its class's objective; infinite without one."""
+        return self._preemption.slack_s(row, output_tokens, now)
+
     @property
     def has_work(self) -> bool:
         """Whether any request that was enqueued has not ended."""

@@ -195,11 +195,13 @@ class Preemption:
     def _key(self, sequence: RunningSequence, now: float) -> _Key:
         """The largest goes first."""
         borrows = self._kv.is_borrower(sequence.service)
-        return (sequence.service, borrows, self._slack_s(sequence, now), -sequence.computed_tokens, sequence.order)
+        slack_s = self.slack_s(sequence.row, sequence.output_tokens, now)
+        return (sequence.service, borrows, slack_s, -sequence.computed_tokens, sequence.order)
 
-    def _slack_s(self, sequence: RunningSequence, now: float) -> float:
-        index, row = self._index, sequence.row
-        if sequence.output_tokens == 0:
+    def slack_s(self, row: int, output_tokens: int, now: float) -> float:
+        """Time left until its first token is due, then until its whole answer is. Infinite without an objective."""
+        index = self._index
+        if output_tokens == 0:
             return index.ttft_deadline_s[row] - now
         slo = self._rules.slos.get(index.origin_of(row))
         if slo is None or slo.e2e_s is None:

@@ -109,6 +109,13 @@ MESSAGES: Mapping[str, Message] = {
             "The request's identity: TOPIC/PARTITION/OFFSET of its record.",
             ("UsageRecord",),
         ),
+        Message(
+            "worker-report",
+            "Report of a worker",
+            "What it does, once a second. Totals count from its start.",
+            "The worker's name.",
+            ("WorkerReport",),
+        ),
         Message("control", "Order to the workers", "Kept for orders to workers.", "What the order is about."),
         Message(
             "attempt", "Attempt", "Written and read by workers alone.", "The consumer group, partition and offset."
@@ -134,6 +141,7 @@ def messages_of(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
         catalogue.progress: ("attempt",),
         catalogue.offsets: ("offset-map",),
         catalogue.usage: ("usage",),
+        catalogue.reports: ("worker-report",),
         catalogue.jobs: ("job-order", "job-run", "job-memo", "collector-beat"),
     }
 

@@ -107,6 +107,10 @@ class Catalogue:
         return f"{self.prefix}.usage"
 
     @property
+    def reports(self) -> str:
+        return f"{self.prefix}.reports"
+
+    @property
     def jobs(self) -> str:
         return f"{self.prefix}.jobs"
 
@@ -168,6 +172,13 @@ class Catalogue:
                 self.request_partitions,
                 {**compacted, "segment.ms": str(_HOUR_MS // 6)},
                 "maps of completed offsets that outgrow a commit",
+            ),
+            # Each worker's, once a second; whoever looks starts at the end.
+            TopicSpec(
+                self.reports,
+                1,
+                {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS // 6), "segment.ms": str(_HOUR_MS // 12)},
+                "what workers say of themselves, for `headrace top`",
             ),
             TopicSpec(self.jobs, 1, compacted, "state of batch jobs"),
             # One key a request: what is compacted away was written twice for one. It doesn't grow for ever.

@@ -27,6 +27,7 @@ from topics.messages import (
 )
 from topics.usage import UsageRecord
 from topics.validation import accepted_without_effect
+from topics.worker_reports import WorkerReport
 
 __all__ = ["DIALECT", "RECORD_VALUES", "component_schemas", "record_schema"]
 
@@ -45,6 +46,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
     "usage": UsageRecord,
+    "worker-report": WorkerReport,
 }
 """File name → model."""
 

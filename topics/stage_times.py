@@ -31,11 +31,14 @@ class StageTimes:
     """Until the last token."""
     suspended: float | None = None
     """The part of `prefill` and `decode` in which it was preempted. None: it never was."""
+    suspensions: int = 0
+    """How often."""
 
     def encode(self) -> str:
-        return ", ".join(
-            f"{name};dur={seconds * 1000:.1f}" for name in STAGES if (seconds := getattr(self, name)) is not None
-        )
+        told = [f"{name};dur={seconds * 1000:.1f}" for name in STAGES if (seconds := getattr(self, name)) is not None]
+        if self.suspended is not None:
+            told[-1] += f";desc={self.suspensions}"
+        return ", ".join(told)
 
     @classmethod
     def decode_header(cls, value: bytes) -> Self | None:
@@ -43,14 +46,20 @@ class StageTimes:
         try:
             text = value.decode("ascii")
             found: dict[str, float] = {}
+            suspensions = 0
             for metric in filter(None, map(str.strip, text.split(","))):
                 name, *parameters = (part.strip() for part in metric.split(";"))
                 durations = [float(part.removeprefix("dur=")) for part in parameters if part.startswith("dur=")]
                 if name in STAGES and durations:
                     found[name] = durations[0] / 1000
+                if name == "suspended":
+                    suspensions = sum(
+                        int(part.removeprefix("desc=")) for part in parameters if part.startswith("desc=")
+                    )
         except ValueError:  # a UnicodeDecodeError is one
             return None
-        return cls(**found)
+        return cls(**found, suspensions=suspensions)
 
 
-STAGES = tuple(field.name for field in fields(StageTimes))
+STAGES = tuple(field.name for field in fields(StageTimes) if field.name != "suspensions")
+"""The last one is `suspended`."""

@@ -36,6 +36,7 @@ COMMANDS = {
     "dlq": "list, show and replay dead letters",
     "schema": "print the contract: AsyncAPI, JSON Schemas",
     "simulate": "replay request traces on virtual time, under several policies side by side",
+    "top": "show live what the workers do",
     "load": "play request traces against a running stack and measure it",
     "compare": "two runs of load or simulate side by side, with intervals",
     "config": "print the effective configuration with every field's meaning",

@@ -24,7 +24,7 @@ from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
 from workers.detokenizer import Detokenizer
 from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
-from workers.engine_observer import EngineObserver
+from workers.engine_observer import AdmittedRequest, EngineObserver
 from workers.errors import NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
@@ -149,7 +149,7 @@ class Engine:
             self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
             self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
         if self._observer is not None:
-            self._observer.turn(now, self._oldest)
+            self._observer.turn(now, self._oldest, self._admitted)
         return plan is not None or self._requests.dropping
 
     def _hand_out(self, now: float) -> None:
@@ -373,6 +373,22 @@ class Engine:
         """Of each partition: its first request that is not admitted."""
         state = self._index.state
         return self._requests.oldest(lambda row: state[row] <= RequestState.CLAIMED)
+
+    def _admitted(self) -> Iterator[AdmittedRequest]:
+        """All that run or are suspended."""
+        now, state = self._clock(), self._index.state_of
+        for request in self._requests.every_staged():
+            if state(request.row) in (RequestState.PREFILL, RequestState.DECODE):
+                yield AdmittedRequest(
+                    arrival=request.arrival,
+                    decoding=state(request.row) is RequestState.DECODE,
+                    suspended=request.timeline.suspended,
+                    prompt_tokens=len(request.prepared.prompt_token_ids),
+                    output_tokens=request.output_tokens,
+                    max_output_tokens=request.prepared.max_output_tokens,
+                    slack_s=self._scheduler.slack_s(request.row, request.output_tokens, now),
+                    preemptions=request.timeline.preemptions,
+                )
 
     def _swap(self, plan: StepPlan) -> None:
         if not plan.swaps:

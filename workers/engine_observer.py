@@ -29,7 +29,7 @@ from workers.distribution import Distribution, DistributionSnapshot
 from workers.metric_catalogue import INTER_TOKEN_GAP, STEP_SEQUENCES, STEP_TIME, STEP_TOKENS, SWAP_TIME
 from workers.request import Arrival
 
-__all__ = ["EngineObserver", "EngineSnapshot", "ObserverDistributions", "Preempted"]
+__all__ = ["AdmittedRequest", "EngineObserver", "EngineSnapshot", "ObserverDistributions", "Preempted"]
 
 _INTERVAL_S = 1.0
 _MANY_VICTIMS = 4_096
@@ -53,6 +53,21 @@ class Preempted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """A request that runs or is suspended."""
+
+    arrival: Arrival
+    decoding: bool
+    suspended: bool
+    prompt_tokens: int
+    output_tokens: int
+    max_output_tokens: int
+    slack_s: float
+    """How long it still has to keep its class's objective; infinite without one."""
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     at_s: float
     batch: BatchStatistics
@@ -71,6 +86,8 @@ class EngineSnapshot:
     """Age of the oldest that waits, by origin class; absent for none."""
     preempted: Mapping[Preempted, int]
     """Since the start."""
+    admitted: tuple[AdmittedRequest, ...]
+    """Those that run or are suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +176,19 @@ class EngineObserver:
             kind = kind._replace(tenant=_OTHER)
         self._preempted[kind] += 1
 
-    def turn(self, now: float, oldest: Callable[[], Iterable[Arrival]]) -> None:
-        """The engine's turn ends. `oldest`: at least the one of each class that waits longest."""
+    def turn(
+        self,
+        now: float,
+        oldest: Callable[[], Iterable[Arrival]],
+        admitted: Callable[[], Iterable[AdmittedRequest]],
+    ) -> None:
+        """The engine's turn ends. `oldest`: at least the one of each class that waits longest. `admitted`: all that
+        run or are suspended."""
         if now >= self._due_s:
             self._due_s = now + _INTERVAL_S
-            self.look(now, oldest())
+            self.look(now, oldest(), admitted())
 
-    def look(self, now: float, oldest: Iterable[Arrival]) -> None:
+    def look(self, now: float, oldest: Iterable[Arrival], admitted: Iterable[AdmittedRequest]) -> None:
         """Replace the snapshot."""
         count = self._index.count
         arrived: dict[PriorityClass, float] = {}
@@ -197,6 +220,7 @@ class EngineObserver:
             },
             oldest_s={priority: now - arrived_s for priority, arrived_s in arrived.items()},
             preempted=dict(self._preempted),
+            admitted=tuple(admitted),
         )
 
     # --- reading --------------------------------------------------------------------------------------------------

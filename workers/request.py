@@ -101,6 +101,11 @@ class Timeline:
         return len(self.suspensions)
 
     @property
+    def suspended(self) -> bool:
+        """It was preempted and has not come back."""
+        return bool(self.suspensions) and self.suspensions[-1].resumed_s is None
+
+    @property
     def suspended_s(self) -> float:
         """In all, as far as it came back."""
         return sum(

@@ -70,6 +70,10 @@ class RequestTable:
             if first is not None:
                 yield first
 
+    def every_staged(self) -> Iterator[EngineRequest]:
+        """Those that are staged or run."""
+        return iter(self._staged.values())
+
     # --- partitions that are gone ---------------------------------------------------------------------------------
 
     def revoke(self, assignment: Revoked) -> None:

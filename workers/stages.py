@@ -27,4 +27,4 @@ def stage_times(arrival: Arrival, timeline: Timeline, clock: WallClock) -> Stage
         since_s = until_s
     reached = dict(zip(("queue", "slot", "prefill", "decode"), durations, strict=False))
     suspended_s = timeline.suspended_s if timeline.suspensions else None
-    return StageTimes(ingress=ingress_s, suspended=suspended_s, **reached)
+    return StageTimes(ingress=ingress_s, suspended=suspended_s, suspensions=timeline.preemptions, **reached)

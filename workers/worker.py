@@ -33,6 +33,7 @@ from topics.log_reader import LogReader
 from topics.producer import DeltaProducer
 from topics.progress_journal import ProgressJournal
 from topics.record_producer import ProducerStoppedError
+from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
 from workers.attempts import Attempts
@@ -50,9 +51,11 @@ from workers.ingress import Ingress, Refusal
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
+from workers.reporter import Reporter
 from workers.request import Arrival
 from workers.residency import Residency
 from workers.staging import Staged, StageJob, Staging
+from workers.tenant_labels import TenantLabels
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
 from workers.usage import UsageWriter
@@ -189,6 +192,8 @@ class Worker:
             known_tenants=list(config.scheduling.tenant_weights),
             topics=self._topics,
             statistics=self.statistics,
+            reporter=self._reporter(tree, instance),
+            publish=self._publish_report,
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
@@ -240,6 +245,24 @@ class Worker:
             let_in=self._inbox.put,
         )
         self._giving_up = GivingUp(limit, self._egress.give_up)
+
+    def _reporter(self, tree: TreeConfig, instance: str) -> Reporter:
+        config = self._config
+        return Reporter(
+            self._catalogue.reports,
+            worker=instance,
+            policy=lambda: config.scheduling.policy,
+            model=self._model.served_names[0],
+            slots=config.engine.max_sequences,
+            class_of_node={child.name: child.priority for child in tree.walk() if child.priority is not None},
+            tenants=TenantLabels(config.telemetry.max_tenants, config.scheduling.tenant_weights),
+            started_s=time.monotonic(),
+        )
+
+    def _publish_report(self, report: OutboundRecord) -> None:
+        # With the deltas, and never instead of one: the next report says all that this one would have.
+        if self._deltas.has_room:
+            self._deltas.send(report)
 
     @staticmethod
     def _tree(config: WorkerConfig, model: "LoadedModel") -> TreeConfig:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo
 from topics.consumer import PartitionEpoch
+from topics.replies import OutboundRecord
 from workers import metric_catalogue as ours
 from workers import metric_compat as theirs
 from workers.delivery_metrics import read_delivery
@@ -25,6 +26,7 @@ from workers.metric_compat import declared
 from workers.metric_export import MetricExport
 from workers.metric_store import MetricStore, Reading
 from workers.rates import TenantThroughput
+from workers.reporter import Reporter
 from workers.request import Arrival
 from workers.request_metrics import RequestMetrics
 from workers.slo import SloTracker
@@ -55,10 +57,16 @@ class WorkerTelemetry:
         gpu_uuid: str | None,
         topics: ReplyTopics,
         statistics: Callable[[], WorkerStatistics],
+        reporter: Reporter,
+        publish: Callable[[OutboundRecord], None],
     ) -> None:
-        """`observer`: the engine's; None: telemetry is off. `known_tenants` get series of their own before others."""
+        """`observer`: the engine's; None: telemetry is off. `known_tenants` get series of their own before others.
+        `publish` is called with `reporter`'s record once a second."""
         self._config = config
         self._on = observer is not None
+        self._observer = observer
+        self._reporter = reporter
+        self._publish = publish
         self._statistics = statistics
         self._deltas_topic = topics.deltas
         self._latest: WorkerStatistics | None = None
@@ -114,6 +122,8 @@ class WorkerTelemetry:
         self._latest = statistics = self._statistics()
         if self._engine is not None:
             self._engine.look(now, statistics.engine)
+        if self._observer is not None and (snapshot := self._observer.snapshot) is not None:
+            self._publish(self._reporter.record(now, snapshot, statistics.engine))
         active = {tenant for tenants in self._live.values() for tenant, count in tenants.items() if count > 0}
         self._throughput.look(max(elapsed_s, 1e-3), active)
 
@@ -123,6 +133,7 @@ class WorkerTelemetry:
         if self._on:
             place = PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch)
             self._live.setdefault(place, Counter())[self._tenants.of(arrival.tenant)] += 1
+            self._reporter.arrived(arrival)
 
     def refused(self, refusal: Refusal) -> None:
         if self._on:
@@ -134,9 +145,11 @@ class WorkerTelemetry:
             tenant = self._tenants.of(arrival.tenant)
             self.store.add(ours.GENERATED, count, arrival.origin_class.label, tenant)
             self._throughput.add(tenant, count)
+            self._reporter.tokens(arrival, count)
 
     def revoked(self, partition: PartitionEpoch) -> None:
         self._live.pop(partition, None)
+        self._reporter.revoked(partition)
 
     def settled(self, settled: Settled) -> dict[str, bool]:
         """A terminal reply is on the broker. Returns the request's objectives, and whether it met them."""
@@ -151,6 +164,7 @@ class WorkerTelemetry:
             if tenants is not None:
                 tenants[self._tenants.of(publication.arrival.tenant)] -= 1
         self._requests.settled(settled, met)
+        self._reporter.settled(settled, met)
         return met
 
     # --- a reading ------------------------------------------------------------------------------------------------
