@@ -45,6 +45,9 @@ _OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR"})
 """Variables that are not settings of a worker: the file itself, the cache folder."""
 
 
+_SHOWN_CHARACTERS = 80
+"""Of a value that is wrong."""
+
 _KUBERNETES_VARIABLE = re.compile(r"HEADRACE_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
 """A Kubernetes service named `headrace` puts these into every pod."""
 
@@ -258,8 +261,13 @@ def _explain(problem: Any) -> str:
     field = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"{field}: no such setting; `headrace config` lists all of them"
-    shown = "(not shown)" if "password" in field else repr(problem["input"])
+    shown = "(not shown)" if "password" in field else _shortened(repr(problem["input"]))
     return f"{field} = {shown}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _shortened(text: str) -> str:
+    """A whole section would bury what is wrong with it."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def _check_together(config: WorkerConfig) -> None:
