@@ -64,6 +64,14 @@ preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, 
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)
 	@$(BIN)/pytest -s -m "chaos and long" tests/chaos
 
+.PHONY: fuzz
+fuzz: $(READY) ## A million hostile records through ingress and staging (about 10 minutes)
+	@HOSTILE_RECORDS=$${HOSTILE_RECORDS:-1000000} $(BIN)/pytest -s tests/workers/test_hostile_input.py -k many_hostile
+
+.PHONY: volume
+volume: java $(READY) ## A hundred thousand requests in one partition: look-ahead, bounds, one that waits (10 minutes)
+	@$(BIN)/pytest -s -m long tests/integration/volume
+
 .PHONY: bench-engine
 bench-engine: $(READY) ## Engine throughput beside transformers
 	@$(BIN)/headrace bench engine

@@ -159,6 +159,10 @@ class KVCacheManager:
         """Blocks that would be free if this request let go of its own: those that nobody else holds."""
         return sum(self._pool.holders(block) == 1 for block in self._tables[row].blocks)
 
+    def set_following(self, owners: Collection[int]) -> None:
+        """The reserve of these classes follows their use from now on; of those that stay, what they used is known."""
+        self._peak = {owner: self._peak.get(owner, 0.0) for owner in owners}
+
     def tick(self, now: float) -> None:
         """Time passes: what the classes with a following reserve use now, and used lately."""
         fading = exp(-log(2) * max(0.0, now - self._peak_s) / PEAK_HALF_LIFE_S)

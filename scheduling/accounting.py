@@ -10,6 +10,7 @@ the discipline nothing for most rows.
 """
 
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 from scheduling.discipline import Discipline
@@ -17,6 +18,7 @@ from scheduling.index import Index
 from scheduling.ledger import Cause, Ledger, LedgerStatistics
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import EVERYTHING, ClassStatistics, QdiscStatistics, Room
+from scheduling.quota import Quotas
 from scheduling.quota_gate import QuotaGate
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig
@@ -158,6 +160,41 @@ class AccountedQdisc:
         """This worker serves such a part (above 0, at most 1) of each quota."""
         if self._gate is not None:
             self._gate.divide(share, now)
+
+    def switch(self, discipline: Discipline[Any], now: float, *, overrun_tokens: int, gate: QuotaGate | None) -> None:
+        """Go on under another discipline, which is empty: nothing queued or in flight is lost, and the books go on.
+
+        What waits is queued in the order of arrival, what is in flight is counted as if the new one had let it go.
+        What the old one remembered of the past (turns, debts, allowances) is forgotten. Linear in what is queued.
+        """
+        index, old = self._index, self._discipline
+        queued = sorted(old.rows(), key=index.arrival_s.__getitem__)
+        for row in queued:
+            old.remove(row, now)
+        for row, entry in self._ledger.entries.items():
+            old.end(entry.grant, 0, now)
+            discipline.push(row, now)
+            entry.grant = discipline.take(row, entry.counted, now)
+        old.close()
+        for row in queued:
+            discipline.push(row, now)
+        self._discipline, self._gate = discipline, gate
+        self._overrun = index.cost.output(overrun_tokens)
+
+    def reconfigure_quotas(
+        self,
+        quotas: Quotas,
+        paused: frozenset[str],
+        now: float,
+        *,
+        new_gate: Callable[[Discipline[Any]], QuotaGate],
+    ) -> None:
+        """Go on under these quotas, with nothing let go of the tenants `paused`. `new_gate`: one without any quota."""
+        if self._gate is None:
+            self._gate = self._discipline = new_gate(self._discipline)
+            for entry in self._ledger.entries.values():
+                entry.grant = (None, entry.grant)
+        self._gate.reconfigure(quotas, paused, now)
 
     def reload(self, tree: TreeConfig, now: float) -> None:
         """Go on under a new class tree. Nothing queued, in flight or owed is lost. Raises `TreeError`."""

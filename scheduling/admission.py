@@ -69,6 +69,7 @@ class Admission:
         self._suspensions = suspensions
         self._longest_promised = longest_promised
         self._strict_classes = strict_classes
+        self._paused: frozenset[PriorityClass] = frozenset()
         self._by_right: set[int] = set()
         """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary
         one: its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used
@@ -93,6 +94,14 @@ class Admission:
         """Rows that the discipline picked since the last call and that could not enter at once."""
         chosen, self._chosen = self._chosen, []
         return chosen
+
+    def set_strict(self, classes: frozenset[PriorityClass]) -> None:
+        """These are strict from now on. What was admitted or picked by right keeps it."""
+        self._strict_classes = classes
+
+    def set_paused(self, classes: frozenset[PriorityClass]) -> None:
+        """Nothing of these starts; what was admitted goes on."""
+        self._paused = classes
 
     def admit(self, budget: StepBudget, now: float, *, may_dispatch: bool, strict_only: bool) -> tuple[int, ...]:
         """Admit what fits, and what is entitled to room that others have; the rows.
@@ -131,7 +140,7 @@ class Admission:
                 admitted.append(sequence.row)
                 if self._evicted and not strict:
                     return
-            if may_dispatch and sequence is None:
+            if may_dispatch and sequence is None and priority not in self._paused:
                 self._admit_claimed(priority, budget, now, admitted)
 
     def _admit_claimed(self, priority: PriorityClass, budget: StepBudget, now: float, admitted: list[int]) -> None:
@@ -176,7 +185,7 @@ class Admission:
         """The classes that a new row may come from: one of theirs could have a slot."""
         room = self._claims.room(max(1, self._free_slots(strict)))
         for priority in PriorityClass:
-            if not self._slot_for(priority, strict):
+            if priority in self._paused or not self._slot_for(priority, strict):
                 room = room.without(priority)
         return room
 

@@ -210,6 +210,18 @@ class BatchScheduler:
         assert self._window.is_handed_out(row), f"row {row} was not handed out to be staged"
         self._end(row, RequestState.FAILED, now)
 
+    # --- live configuration ---------------------------------------------------------------------------------------
+
+    def set_strict(self, classes: frozenset[PriorityClass]) -> None:
+        """These classes are strict from now on; what was admitted as strict stays so."""
+        self._admission.set_strict(classes)
+        self._window.set_strict(classes)
+        self._kv.set_following(classes)
+
+    def set_paused(self, classes: frozenset[PriorityClass]) -> None:
+        """Nothing of these service classes starts until further notice; what was admitted goes on."""
+        self._admission.set_paused(classes)
+
     # --- a step ---------------------------------------------------------------------------------------------------
 
     def schedule(self, now: float, may_dispatch: bool = True) -> StepPlan | None:

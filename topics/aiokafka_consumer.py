@@ -7,7 +7,8 @@ the same. It touches private attributes; the broker tests hold it to aiokafka 0.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -19,7 +20,15 @@ from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
 
-__all__ = ["close_consumer", "inbound_record", "log_range", "open_consumer", "seek_to_the_start"]
+__all__ = [
+    "close_consumer",
+    "inbound_record",
+    "log_range",
+    "open_consumer",
+    "seek_to_the_start",
+    "standing_places",
+    "watch_heartbeats",
+]
 
 _ABANDON_STEP_S = 2.0
 
@@ -83,6 +92,33 @@ async def log_range(consumer: Any, partition: TopicPartition, *, timeout_s: floa
         first = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]
     return first, end
+
+
+def standing_places(consumer: Any) -> dict[int, int | None]:
+    """Partition → the offset that is read next; None while it is being asked for. Of a consumer of one topic."""
+    subscription = consumer._subscription.subscription
+    assignment = None if subscription is None else subscription.assignment
+    if assignment is None:
+        return {}
+    states = {place.partition: assignment.state_value(place) for place in assignment.tps}
+    return {partition: state.position if state.has_valid_position else None for partition, state in states.items()}
+
+
+def watch_heartbeats(consumer: Any, on_success: Callable[[float], None]) -> None:
+    """Tell of each heartbeat of an `AIOKafkaConsumer` that its group has answered well: when it was sent, on
+    `time.monotonic`."""
+    coordinator = consumer._coordinator
+    do_heartbeat = coordinator._do_heartbeat
+
+    async def heartbeat() -> bool:
+        """In the place of aiokafka's own."""
+        sent_s = time.monotonic()
+        success: bool = await do_heartbeat()
+        if success:
+            on_success(sent_s)
+        return success
+
+    coordinator._do_heartbeat = heartbeat
 
 
 async def _abandon(consumer: Any) -> None:

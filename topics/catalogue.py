@@ -8,7 +8,7 @@ workers without adding partitions later, which would move keys, and with them co
 caches; and it is few enough that one worker fetches all of them in one request.
 
 The record's timestamp on request topics is the broker's (`LogAppendTime`), since deadlines are counted from it and
-clients' clocks are not to be trusted.
+clients' clocks are not to be trusted. So it is on the control topic: a cancel means what was sent before it.
 """
 
 import asyncio
@@ -152,7 +152,12 @@ class Catalogue:
             TopicSpec(self.replies, self.reply_partitions, replies, "finals and errors, one a request"),
             TopicSpec(self.dead_letters, 1, dead_letters, "records that nobody can be answered for"),
             # One partition: orders must be applied in one order.
-            TopicSpec(self.control, 1, compacted, "cancel, pause, drain, quotas"),
+            TopicSpec(
+                self.control,
+                1,
+                {**compacted, "message.timestamp.type": "LogAppendTime"},
+                "orders to the workers: cancel, pause, drain, quotas, policy",
+            ),
             # Two or three records a request, all but those that run soon without use; read whole by each new owner.
             TopicSpec(
                 self.progress,

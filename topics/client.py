@@ -3,9 +3,10 @@
 Knows the wire contract from the client's side: topics, request headers, trace context, who waits for which reply. Does
 not know how a stream is put together (`topics.reply_merge`), schedulers or models, and needs no torch.
 
-Two readers without a group follow all partitions of the two reply topics from the moment the client is opened: deltas
-with `read_uncommitted` (they are in no transaction), terminal replies with `read_committed`. Replies to others are
-dropped by their request-id header, unparsed. Partitions that are added later are followed too.
+Two readers without a group follow the two reply topics from the moment the client is opened: deltas with
+`read_uncommitted` (they are in no transaction), terminal replies with `read_committed`. They follow all partitions,
+those that are added later too, and drop replies to others by their request-id header, unparsed; or one partition of the
+client's own (`topics.own_partition`).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,8 +27,13 @@ from topics.admin import AdminError, KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import CLASS_LABELS, Catalogue
 from topics.codec import dumps
+from topics.control_log import control_record
+from topics.control_records import CANCEL_KEPT_S, cancel_order
 from topics.headers import RequestHeaders
+from topics.jobs.desk import job_object, submit_input
+from topics.jobs.records import Priority
 from topics.kafka_settings import KafkaSettings
+from topics.own_partition import OwnPartition
 from topics.record_producer import RecordProducer, RecordRefusedError
 from topics.replies import OutboundRecord
 from topics.reply_merge import (
@@ -128,8 +135,8 @@ class Stream:
         finally:
             self._client.forget(self.request_id)
         self.answer = pending.merge.answer()
-        if rest := pending.merge.rest(self.answer):
-            yield StreamDelta(rest, ())
+        for delta in pending.merge.rest(self.answer):
+            yield delta
 
 
 class HeadraceClient:
@@ -145,13 +152,17 @@ class HeadraceClient:
         topic_prefix: str = "inference",
         timeout_s: float = 300.0,
         send_timeout_s: float = 30.0,
+        own_partition: bool = False,
         tracer: Tracer | None = None,
     ) -> None:
         """`kafka`: connection settings, or just the bootstrap servers. `timeout_s`: for a terminal reply.
 
-        `send_timeout_s`: for a broker to acknowledge a request. `tracer`: of the `send` spans; OpenTelemetry's global
-        one where absent.
+        `send_timeout_s`: for a broker to acknowledge a request. `own_partition`: read one partition of the reply topics
+        and not everybody's answers; the client then chooses its request ids (`topics.own_partition` says how, and what
+        it does not do). `tracer`: of the `send` spans; OpenTelemetry's global one where absent.
         """
+        self._choose_partition = own_partition
+        self._own: OwnPartition | None = None
         self._settings = KafkaSettings(kafka, client_id="headrace-client") if isinstance(kafka, str) else kafka
         self._catalogue = Catalogue(topic_prefix)
         self._timeout_s = timeout_s
@@ -174,15 +185,20 @@ class HeadraceClient:
             except AdminError as error:
                 raise KafkaUnavailableError(self._settings, error) from error
         async with AsyncExitStack() as stack:
-            for topic in (self._catalogue.deltas, self._catalogue.replies):
+            deltas, replies = self._catalogue.deltas, self._catalogue.replies
+            for topic in (deltas, replies):
                 if topic not in topics:
                     raise TopicMissingError(topic)
+            if self._choose_partition:
+                self._own = OwnPartition.draw(topics[deltas].partitions, topics[replies].partitions)
+            for topic in (deltas, replies):
                 reader = ReplyReader(
                     self._settings,
                     topic,
                     read_committed=topic == self._catalogue.replies,
                     wanted=self._pending.__contains__,
                     on_reply=self._take,
+                    partition=self._partition_of(topic),
                 )
                 stack.push_async_callback(reader.close, _CONNECT_TIMEOUT_S)
                 await reader.start(_CONNECT_TIMEOUT_S)
@@ -197,6 +213,12 @@ class HeadraceClient:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         await self._exit.aclose()
+
+    def _partition_of(self, topic: str) -> int | None:
+        """The one to be read; None: all."""
+        if self._own is None:
+            return None
+        return self._own.delta_partition if topic == self._catalogue.deltas else self._own.reply_partition
 
     async def _read(self, reader: ReplyReader) -> None:
         try:
@@ -218,10 +240,17 @@ class HeadraceClient:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def complete(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Answer:
-        """Send a chat request and wait for its whole answer. `options`: see `send_chat`."""
+    async def chat(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Answer:
+        """Send a chat request and wait for its whole answer. `options`: see `send_chat`.
+
+        answer = await client.chat("A city, as JSON.", response_format={"type": "json_object"}, n=2)
+        answer.texts, answer.tool_calls, answer.usage
+        """
         request_id = await self.send_chat(messages, **options)
         return await self.result(request_id, timeout_s=timeout_s)
+
+    complete = chat
+    """`chat`'s older name."""
 
     async def stream(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Stream:
         """Send a chat request and follow its answer. `options`: see `send_chat`."""
@@ -247,13 +276,21 @@ class HeadraceClient:
         """
         chat = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         headers = RequestHeaders(
-            request_id=request_id or uuid.uuid4().hex,
+            request_id=request_id or self.new_request_id(),
             tenant=tenant,
             flow=flow,
             deadline_ms=deadline_ms,
             sla_ms=sla_ms,
         )
         return await self.send({"messages": chat, **body}, priority=priority, headers=headers)
+
+    def new_request_id(self) -> str:
+        """One that nobody has, and whose replies this client reads."""
+        return uuid.uuid4().hex if self._own is None else self._own.new_id()
+
+    def reads(self, request_id: str) -> bool:
+        """Whether the replies to such a request come to where this client reads."""
+        return self._own is None or self._own.holds(request_id)
 
     async def send(self, body: Mapping[str, Any], *, priority: str, headers: RequestHeaders) -> str:
         """Send any body with any headers (their trace context is replaced by the current span's).
@@ -267,6 +304,11 @@ class HeadraceClient:
         request_id = headers.request_id
         if request_id in self._pending:
             raise ValueError(f"request id {request_id!r} is in use: each request needs its own")
+        if not self.reads(request_id):
+            raise ValueError(
+                f"request id {request_id!r}: its replies would come to a partition that this client does not read; "
+                "leave the id out, take one from new_request_id(), or open the client without own_partition"
+            )
         if self._broken is not None:
             raise self._broken
         self._pending[request_id] = _Pending(ReplyMerge(request_id, time.monotonic()))
@@ -322,6 +364,69 @@ class HeadraceClient:
     def forget(self, request_id: str) -> None:
         """Drop what is known of a request, and its replies from now on. Its answer is still computed."""
         self._pending.pop(request_id, None)
+
+    async def cancel(
+        self,
+        request_id: str | None = None,
+        *,
+        job: str | None = None,
+        tenant: str | None = None,
+        keep_s: float = CANCEL_KEPT_S,
+    ) -> None:
+        """End a request, or all requests of a job or of a tenant, that were sent before: exactly one is named.
+
+        Returns when a broker has the order; each request that it ends is answered with the error `cancelled`. One whose
+        final is on its way already keeps it. `keep_s`: requests that no worker has read by then are run all the same.
+
+        Raises `KafkaUnavailableError`, `RequestRefusedError` (the control topic is not there, or may not be written),
+        `ValueError`.
+        """
+        order = cancel_order(request_id, job=job, tenant=tenant, keep_s=keep_s)
+        try:
+            async with asyncio.timeout(self._send_timeout_s):
+                while not self._producer.has_room:
+                    await self._producer.wait_for_room()
+                await self._producer.submit(control_record(self._catalogue, order))
+        except RecordRefusedError as error:
+            raise RequestRefusedError(f"the order was not given: {error}") from error
+        except TimeoutError as error:
+            raise KafkaUnavailableError(self._settings, error) from error
+
+    # --- offline jobs ---------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        location: str | Path,
+        *,
+        priority: Priority = "p3",
+        tenant: str | None = None,
+        job_id: str | None = None,
+        weight: int = 1,
+        completion_window_s: int = 86_400,
+        metadata: Mapping[str, str] | None = None,
+        skip_invalid: bool = False,
+    ) -> str:
+        """Submit a file in OpenAI's batch format as a job, as `headrace submit` does; its id when all rows are sent.
+
+        Calling it again with the same file sends only what is missing. `cancel(job=…)` ends it, `job` says how it goes,
+        `headrace results` or a collector writes its files. Raises what `topics.jobs.desk.submit_input` raises.
+        """
+        return await submit_input(
+            self._settings,
+            self._catalogue,
+            location,
+            priority=priority,
+            tenant=tenant,
+            job_id=job_id,
+            weight=weight,
+            completion_window_s=completion_window_s,
+            metadata=metadata or {},
+            skip_invalid=skip_invalid,
+        )
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """How a job goes: OpenAI's batch object. Raises what `topics.jobs.desk.job_object` raises."""
+        return await job_object(self._settings, self._catalogue, job_id)
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(len(self._pending), sum(reader.unreadable for reader in self._readers))

@@ -37,7 +37,15 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 
-from topics.aiokafka_consumer import close_consumer, inbound_record, log_range, open_consumer, seek_to_the_start
+from topics.aiokafka_consumer import (
+    close_consumer,
+    inbound_record,
+    log_range,
+    open_consumer,
+    seek_to_the_start,
+    standing_places,
+    watch_heartbeats,
+)
 from topics.aiokafka_fencing import read_positions_stably
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.assignment import Assignment, PartitionEpoch
@@ -46,6 +54,7 @@ from topics.committed_progress import CommittedProgress
 from topics.consumer_statistics import ConsumerStatistics
 from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
+from topics.membership_lease import MembershipLease
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
 from topics.owned_offsets import OnAdopted, OwnedOffsets
@@ -80,6 +89,7 @@ class ClassConsumer:
         on_revoked: OnRevoked | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
         adopt: OnAdopted | None = None,
+        on_confirmed: Callable[[], None] = lambda: None,
         maps_topic: str | None = None,
         instance_id: str | None = None,
         session_timeout_ms: int = 10_000,
@@ -94,6 +104,8 @@ class ClassConsumer:
         """`settle` returns when no transaction is open; whoever gives it commits. None: this consumer commits.
 
         `adopt`: is told what is committed of a partition before it is given one of its records.
+
+        `on_confirmed`: the group says that this member is one (`lease`).
 
         `maps_topic`: where maps of completed offsets stand that outgrow their commit.
 
@@ -134,6 +146,8 @@ class ClassConsumer:
         self._committed = CommittedProgress(settings, group, maps_topic, timeout_s=connect_timeout_s)
         self.offsets = OwnedOffsets(self._assignment, self._committed, adopt, timeout_s=connect_timeout_s)
         """For whoever commits in our place."""
+        self.lease = MembershipLease(session_timeout_ms / 1000, on_confirmed)
+        """Whether the partitions are certainly still ours."""
         self._paused = False
         self._stopping = asyncio.Event()
         self._has_assignment = asyncio.Event()
@@ -148,6 +162,8 @@ class ClassConsumer:
         self._fault: str | None = None
         """Of the consumer underneath, until one polls well again."""
         self._pauses = ReplacementPauses()
+        self._replace: BaseException | None = None
+        """Somebody wants this consumer replaced."""
         self._failure: BaseException | None = None
         """The bug that ended one of the two tasks."""
         self._closed = asyncio.Event()
@@ -236,6 +252,14 @@ class ClassConsumer:
         if self._consumer is not None and self._settle is None:
             await self._commits.commit(self._consumer)
 
+    def positions(self) -> dict[int, int | None]:
+        """Partition → the offset that is read next; None while it is being asked for."""
+        return {} if self._consumer is None else standing_places(self._consumer)
+
+    def replace(self, reason: str) -> None:
+        """Put a new consumer in the place of this one, as if it had failed."""
+        self._replace = RuntimeError(reason)
+
     @property
     def unhealthy(self) -> str | None:
         """Why this consumer can't be relied on now; None: all is well (again)."""
@@ -281,6 +305,7 @@ class ClassConsumer:
             self._settings, self._topic, timeout_s=self._connect_timeout_s, **self._arguments
         )
         read_positions_stably(consumer, self.offsets.on_committed)
+        watch_heartbeats(consumer, self.lease.confirmed)
         consumer.subscribe([self._topic], listener=_Listener(self))
         self._consumer = self.offsets.consumer = consumer
         return consumer
@@ -305,6 +330,9 @@ class ClassConsumer:
     async def _poll(self, consumer: Any) -> BaseException | None:
         """Hand out records until the stop (None) or an error that only a new consumer may cure."""
         while not self._stopping.is_set():
+            if self._replace is not None:
+                asked, self._replace = self._replace, None
+                return asked
             try:
                 batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._max_records)
                 await self._hand_out(batches)
@@ -336,6 +364,7 @@ class ClassConsumer:
             partition = place.partition
             if partition not in self._assignment:
                 # aiokafka fetches as soon as it has the assignment, which may be before it tells the listener.
+                self.lease.confirmed(time.monotonic())
                 self._begin([partition])
             (assigned,) = self._assignment.current([partition])
             for piece in hand_outs(map(inbound_record, records), self._max_records, self._max_bytes):
@@ -426,6 +455,7 @@ class ClassConsumer:
 
     def assigned(self, partitions: Collection[int]) -> None:
         """The listener's call: the group gives partitions. Some may have begun: see `_hand_out`."""
+        self.lease.confirmed(time.monotonic())
         self._begin([partition for partition in partitions if partition not in self._assignment])
         self._apply_pause()
         self._has_assignment.set()

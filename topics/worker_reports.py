@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from topics.messages import Items, WireModel
+from topics.wire_model import Items, WireModel
 
 __all__ = [
     "MAX_REQUESTS",

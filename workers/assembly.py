@@ -36,6 +36,7 @@ from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.scheduling_config import SchedulingConfig
+from workers.sequence_groups import MORE_ROWS
 from workers.staging import StageJob
 from workers.swap_space import SwapPool
 from workers.tree_config import parse_tree
@@ -229,7 +230,7 @@ def assemble(
     limits = batch_limits(engine, scheduling, rates, context_tokens)
     slots = divide("sequence slots", engine.max_sequences, class_shares(kv_config.slot_reserve, kv_config.slot_ceiling))
     limits = replace(limits, slot_parts={PriorityClass(owner): part for owner, part in slots.items()})
-    index = Index(capacity=max_rows + _OVERSHOOT_ROWS, cost=cost)
+    index = Index(capacity=max_rows + _OVERSHOOT_ROWS + MORE_ROWS, cost=cost)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
     places = 0 if swap is None else swap.places
     kv = kv_manager(kv_config, preemption.mode, strict, runner.num_blocks, runner.block_size, places)
@@ -275,6 +276,7 @@ def assemble(
         swapper=None if swap is None else swap.swapper,
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
+        max_run_s=engine.max_run_s,
         clock=clock,
         cpu_clock=cpu_clock,
         observer=observer,

@@ -90,12 +90,14 @@ class Attempts:
         on_broken: Callable[[BaseException], None],
         call_soon: Callable[[Callable[[], None]], object],
         full: Callable[[PriorityClass], bool],
+        certain: Callable[[PriorityClass], bool],
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
         `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
-        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now."""
+        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now.
+        `certain`: its partitions are still this worker's, for sure."""
         self._journal = journal
         self._accept = accept
         self._stage = stage
@@ -105,6 +107,7 @@ class Attempts:
         self._on_broken = on_broken
         self._call_soon = call_soon
         self._full = full
+        self._certain = certain
         self._wall_ms = wall_ms
         self._monotonic_s = monotonic_s
         self._gate = StartGate(let_in, self._run_again)
@@ -114,7 +117,11 @@ class Attempts:
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, _Begun] = {}
-        self._due: deque[Arrival] = deque()
+        self._asked: dict[ArrivalKey, list[StageJob]] = {}
+        """Sequences of arrivals whose attempt is not written yet."""
+        self._uncertain: list[tuple[StageJob, int]] = []
+        """Begun with this attempt, and perhaps another worker's already."""
+        self._due: deque[StageJob] = deque()
         """To be begun. Bounded by what the scheduler hands out."""
         self._told = False
         """The loop is to look at `_due`."""
@@ -151,7 +158,7 @@ class Attempts:
     def stage(self, job: StageJob) -> None:
         """The engine's: this request is to be prepared and run."""
         self._stage(job)
-        self._due.append(job.arrival)
+        self._due.append(job)
         if not self._told:
             self._told = True
             self._call_soon(self._begin_due)
@@ -169,10 +176,16 @@ class Attempts:
                 self._waiting = asyncio.ensure_future(self._journal.wait_for_room())
                 self._waiting.add_done_callback(lambda _: self._begin_due())
                 return
-            arrival = self._due.popleft()
-            prior = self._prior.get(arrival_key(arrival))
-            if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
-                self._begin(arrival)
+            job = self._due.popleft()
+            arrival, key = job.arrival, arrival_key(job.arrival)
+            asked = self._asked.setdefault(key, [])
+            asked.append(job)
+            if key in self._begun:
+                self._open(key)  # with another of its sequences
+            elif len(asked) == 1:
+                prior = self._prior.get(key)
+                if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
+                    self._begin(arrival)
 
     def _begin(self, arrival: Arrival) -> None:
         key = arrival_key(arrival)
@@ -188,17 +201,40 @@ class Attempts:
             self._on_broken(error)
             return
         self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
-        written.add_done_callback(partial(self._on_begun, arrival, note.attempt))
+        self._open(key)
 
-    def _on_begun(self, arrival: Arrival, attempt: int, written: "asyncio.Future[RecordId]") -> None:
+    def _open(self, key: ArrivalKey) -> None:
+        """Let in what is asked for when the attempt's note is acknowledged."""
+        begun = self._begun[key]
+        for job in self._asked.pop(key, ()):
+            begun.written.add_done_callback(partial(self._on_begun, job, begun.note.attempt))
+
+    def _on_begun(self, job: StageJob, attempt: int, written: "asyncio.Future[RecordId]") -> None:
         if written.cancelled():
             return
         if (error := written.exception()) is not None:
             # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
             self._on_broken(error)
         else:
-            # Also if its partition is gone: the engine lets what it has dropped pass by.
-            self._gate.begun(arrival, attempt)
+            self._let_begin(job, attempt)
+
+    def _let_begin(self, job: StageJob, attempt: int) -> None:
+        """The note stands in the log: if the partition was ours until then, whoever owns it next finds it there.
+
+        A process that was stopped may have written it too late: it waits until the group says whose the partition is.
+        Also called if the partition is gone: the engine lets what it has dropped pass by.
+        """
+        if arrival_key(job.arrival) in self._begun and not self._certain(job.arrival.origin_class):
+            self._uncertain.append((job, attempt))
+        else:
+            self._gate.begun(job, attempt)
+
+    def confirmed(self) -> None:
+        """A group has just said that this worker is a member, and so that a class's partitions are its own."""
+        if self._uncertain:
+            waiting, self._uncertain = self._uncertain, []
+            for job, attempt in waiting:
+                self._let_begin(job, attempt)
 
     def _run_again(self, message: Staged | Refused) -> None:
         """On either thread."""
@@ -262,23 +298,29 @@ class Attempts:
 
     # --- it ends ----------------------------------------------------------------------------------------------------
 
-    def ending(self, record: InboundRecord, epoch: int) -> LastWords:
+    def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
-        key = (record.id, epoch)
+        key = arrival_key(arrival)
         begun = self._begun.get(key)
         if begun is not None:
             begun.ending = True
             written = None if begun.written.done() else begun.written
-            return LastWords((self._journal.tombstone(record.id),), written)
-        # Refused, expired or given up before it was begun here; somebody may have begun it elsewhere.
-        if self._prior.pop(key, None) or self._journal.prior(record.id):
-            return LastWords((self._journal.tombstone(record.id),))
-        return LastWords()
+            return LastWords((self._journal.tombstone(arrival.id, begun.note.attempt),), written)
+        # It ended before it was begun here; somebody may have begun it elsewhere.
+        return self._last_of_prior(arrival.id, self._prior.pop(key, None))
+
+    def refused(self, record: InboundRecord) -> LastWords:
+        """The record that was just handed out will be no arrival."""
+        return self._last_of_prior(record.id, self._journal.prior(record.id))
+
+    def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
+        return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
 
     def settled(self, record: InboundRecord, epoch: int) -> None:
         """Its terminal reply is delivered, or another's to give."""
         key = (record.id, epoch)
         self._begun.pop(key, None)
+        self._asked.pop(key, None)
         self._next_suspect(key)
 
     def revoke(self, partition: PartitionEpoch) -> None:
@@ -290,12 +332,16 @@ class Attempts:
             for key in (*self._begun, *self._prior)
             if (key[0].topic, key[0].partition, key[1]) == (partition.topic, partition.partition, partition.epoch)
         ]
+        self._uncertain, waiting = [], self._uncertain
         for key in gone:
             self._prior.pop(key, None)
+            self._asked.pop(key, None)
             begun = self._begun.pop(key, None)
             if begun is not None and not begun.ending:
                 self._write_last(begun)
             self._next_suspect(key)
+        for job, attempt in waiting:
+            self._let_begin(job, attempt)
 
     def give_back(self) -> None:
         """The worker ends in order, with all that it has not answered."""

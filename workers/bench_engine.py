@@ -104,8 +104,8 @@ def run_workload(
     inbox = engine_inbox(config.ingress.max_rows)
     builder = PromptBuilder(model.tokenizer, model.limits, model.served_names)
 
-    def prepare(arrival: Arrival) -> Any:
-        return builder.prepare(arrival.record, arrival.headers)
+    def prepare(arrival: Arrival, sequence: int) -> Any:
+        return builder.prepare(arrival.record, arrival.headers, sequence)
 
     hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
     staging = Staging(prepare, inbox.put, sink.on_broken, hasher)

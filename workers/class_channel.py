@@ -43,14 +43,15 @@ class ClassChannel:
         on_batch: Callable[[str, Sequence[InboundRecord]], None],
         on_record: Callable[[PriorityClass, int, InboundRecord], None],
         adopt: OnAdopted,
+        on_confirmed: Callable[[], None],
         on_revoked: Callable[[PartitionEpoch], None],
         given_back: Callable[[], Awaitable[None]],
         on_settled: Callable[[Settled], None],
     ) -> None:
         """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
         each of them after that to `on_record`. `adopt`: is told what is committed of a partition before its first
-        record. `on_revoked`: a partition went to another worker, and its requests with it; `given_back` returns when
-        the next owner can know all that we leave it."""
+        record. `on_confirmed`: the group says that we are a member. `on_revoked`: a partition went to another worker,
+        and its requests with it; `given_back` returns when the next owner can know all that we leave it."""
         self._priority = priority
         self._residency = residency
         self._on_batch = on_batch
@@ -69,6 +70,7 @@ class ClassChannel:
             on_revoked=self._lose,
             settle=self._settle_replies if exactly_once else None,
             adopt=adopt,
+            on_confirmed=on_confirmed,
             maps_topic=catalogue.offsets,
             instance_id=instance if config.kafka.static_membership else None,
             session_timeout_ms=config.kafka.session_timeout_ms,

@@ -10,8 +10,8 @@ beginning of this attempt's answer. Nothing else is kept: penalties, stop string
 and what is drawn next hangs on seed and position alone.
 
 Where that is impossible the stream says `reset` and begins again: records are gone or can't be read, there is more to
-read than is allowed, the model has another name, the tokens make another text than was told, or log probabilities are
-asked for, which the final has of all tokens.
+read than is allowed, the model has another name, the tokens make another text than was told (a tool was called), there
+are several answers, or log probabilities are asked for, which the final has of all tokens.
 """
 
 import asyncio
@@ -110,12 +110,28 @@ class Continuing:
         finally:
             await self._reader.close()
 
-    async def _continue(self, due: Sequence[Staged]) -> None:
+    async def _continue(self, messages: Sequence[Staged]) -> None:
+        for message in messages:
+            if message.prepared.sequences > 1:
+                await self._begin_again(message)
+        due = [message for message in messages if message.prepared.sequences == 1]
+        if due:
+            await self._go_on(due)
+
+    async def _begin_again(self, message: Staged) -> None:
+        """One of several answers: which tokens belong to which is not on record. Said once for all of them."""
+        arrival = message.job.arrival
+        if not self._attempts.start_of(arrival).reset:
+            await self._send(self._context(message).begins_again())
+            self._attempts.starts(arrival, StreamStart(reset=True))
+        self._let_in(message)
+
+    async def _go_on(self, due: Sequence[Staged]) -> None:
         contexts = {self._context(message).request_id: message for message in due}
         if len(contexts) < len(due):
             # Two records with one request id share a stream that nobody can tell apart: one by one.
             for message in due:
-                await self._continue([message])
+                await self._go_on([message])
             return
         histories = await self._read(due)
         for request_id, message in contexts.items():

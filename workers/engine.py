@@ -6,7 +6,8 @@ code runs under a simulated runner on virtual time.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -18,19 +19,35 @@ from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
 from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
+from scheduling.policies import change_quotas, switch_policy
+from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
-from scheduling.state import RequestState
+from scheduling.state import TERMINAL_STATES, RequestState
 from scheduling.tree import TreeConfig, TreeError
+from topics.control_orders import Cancel
 from topics.errors import RequestError
+from workers.cancelling import Cancelling
 from workers.detokenizer import Detokenizer
-from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
+from workers.engine_messages import (
+    Cancelled,
+    Drain,
+    EngineMessage,
+    NewPolicy,
+    NewQuotas,
+    NewTree,
+    PausedClasses,
+    QuotaShare,
+    Reconfiguration,
+    Revoked,
+)
 from workers.engine_observer import AdmittedRequest, EngineObserver
-from workers.errors import NoMemoryForSequence, NotFiniteLogits
+from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Dispatch, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.request import Arrival, Dispatch, Ending, EngineRequest, FinishReason, Moved, StopMatching, Timeline
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
+from workers.sequence_groups import SequenceGroup, SequenceGroups
 from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
@@ -43,6 +60,10 @@ log = logging.getLogger(__name__)
 
 
 _MEMORY_RETRY_S = 10.0
+_CANCEL_BACKLOG = 1_000
+"""Publications that egress has not come to: beyond it no backlog is cancelled, or others' words would wait behind."""
+_CANCEL_PAUSE_S = 0.005
+"""Between two slices of a backlog that is cancelled, where nothing runs."""
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
 
@@ -86,12 +107,13 @@ class Engine:
         swapper: BlockSwapper | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
+        max_run_s: float | None,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
         observer: EngineObserver | None = None,
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
-        `TokenIntake`."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `max_run_s`: how
+        long a request may take from its admission on. `hasher`: see `TokenIntake`."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
@@ -108,11 +130,17 @@ class Engine:
         self._swapper = swapper
         self._new_detokenizer = new_detokenizer
         self._default_max_tokens = default_max_tokens
+        self._max_run_s = max_run_s
+        self._begun: deque[tuple[int, Arrival]] = deque()
+        """Where run time is limited: rows in the order of their first admission. Some have ended since."""
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._observer = observer
         self._requests = RequestTable()
+        self._groups = SequenceGroups()
+        self._cancelling = Cancelling(self._requests.arrivals)
         self._draining = False
+        self._quota_share = 1.0
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
         self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
@@ -128,20 +156,24 @@ class Engine:
         for message in self._inbox.take_all():
             self._handle(message, now)
         self._drop_revoked(now)
+        self._fill_groups(now)
+        if self._outbox.backlog < _CANCEL_BACKLOG and not self._outbox.full:
+            self._cancel(self._cancelling.take(), now)
+        self._end_overdue(now)
         for row in self._scheduler.expire(now):
+            if not self._requests.knows(row):
+                continue  # another sequence of its request has expired too
             late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
             self._end(row, RequestError.expired(late_ms), now)
+        # Before the plan, for a request's other sequences end with it.
+        for row in self._scheduler.take_impossible():
+            if self._requests.knows(row):
+                self._end(row, self._too_large(row), now)
         may_dispatch = not self._draining and not self._outbox.full
-        plan = self._scheduler.schedule(now, may_dispatch)
-        for row in self._scheduler.take_chosen():
-            request = self._requests.staged(row)
-            if request is not None:
-                request.timeline.chosen_s = now
+        plan = self._plan(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
             self._hand_out(now)
-        for row in self._scheduler.take_impossible():
-            self._end(row, self._too_large(row), now)
         if plan is not None:
             self._run(plan, now)
         self._outbox.flush()
@@ -152,13 +184,29 @@ class Engine:
             self._observer.turn(now, self._oldest, self._admitted)
         return plan is not None or self._requests.dropping
 
+    def _plan(self, now: float, may_dispatch: bool) -> StepPlan | None:
+        plan = self._scheduler.schedule(now, may_dispatch)
+        for row in self._scheduler.take_chosen():
+            request = self._requests.staged(row)
+            if request is not None:
+                request.timeline.chosen_s = now
+        return plan
+
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            self._stage(StageJob(row, self._requests.arrival(row)))
+            order = self._cancelling.stops(row) if self._cancelling.busy else None
+            if order is not None and order.move_to is None:
+                self._cancel({row: order}, now)
+            else:
+                self._stage(StageJob(row, self._requests.arrival(row), self._groups.sequence(row)))
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
-        return self._scheduler.next_event(self._clock())
+        now = self._clock()
+        event = self._scheduler.next_event(now)
+        if not self._cancelling.busy:
+            return event
+        return now + _CANCEL_PAUSE_S if event is None else min(event, now + _CANCEL_PAUSE_S)
 
     @property
     def drained(self) -> bool:
@@ -192,7 +240,12 @@ class Engine:
                 self._add(message, now)
             case Staged(job, _):
                 # The row may have been dropped, and even given to another request, while its tokens were made.
-                if self._requests.holds(job.row, job.arrival):
+                if not self._requests.holds(job.row, job.arrival):
+                    return
+                order = self._cancelling.stops(job.row) if self._cancelling.busy else None
+                if order is not None and order.move_to is None:
+                    self._cancel({job.row: order}, now)
+                else:
                     self._staged(message, now)
             case Refused(job, error):
                 if self._requests.holds(job.row, job.arrival):
@@ -200,12 +253,32 @@ class Engine:
                     self._end(job.row, error, now)
             case Revoked():
                 self._requests.revoke(message)
+                self._groups.revoke(message)
+            case Cancelled(orders):
+                self._cancel(self._cancelling.order(orders, self._requests.begun), now)
             case Drain():
                 self._draining = True
+            case _:
+                self._reconfigure(message, now)
+
+    def _reconfigure(self, change: Reconfiguration, now: float) -> None:
+        match change:
             case QuotaShare(share):
+                self._quota_share = share
                 self._qdisc.divide_quotas(share, now)
             case NewTree(tree):
                 self._reload(tree, now)
+            case NewPolicy(policy, tree, strict, quotas, paused):
+                switch_policy(self._qdisc, policy, self._index, tree, now, quotas, paused)
+                self._qdisc.divide_quotas(self._quota_share, now)
+                self._intake.set_quotas(quotas)
+                self._scheduler.set_strict(strict)
+            case NewQuotas(quotas, paused):
+                change_quotas(self._qdisc, self._index, now, quotas, paused)
+                self._qdisc.divide_quotas(self._quota_share, now)
+                self._intake.set_quotas(quotas)
+            case PausedClasses(classes):
+                self._scheduler.set_paused(classes)
 
     def _reload(self, tree: TreeConfig, now: float) -> None:
         try:
@@ -221,6 +294,37 @@ class Engine:
             self._scheduler.cancel(row, now)
             self._forget(row)
 
+    def _cancel(self, orders: Mapping[int, Cancel], now: float) -> None:
+        """End rows, wherever they are, and answer each; or let go of those that wait and are to wait elsewhere."""
+        for row, order in orders.items():
+            if not self._requests.knows(row):
+                continue  # it went with another sequence of its request
+            if order.move_to is None:
+                self._scheduler.cancel(row, now)
+                self._end(row, RequestError.cancelled(order.reason), now)
+            else:
+                self._move(row, PriorityClass.from_label(order.move_to), now)
+
+    def _move(self, row: int, to: PriorityClass, now: float) -> None:
+        waiting = (RequestState.WAITING, RequestState.STAGED)
+        waits = all(self._index.state_of(each) in waiting for each in (row, *self._groups.siblings(row)))
+        if waits and self._requests.arrival(row).origin_class is not to:
+            self._scheduler.cancel(row, now)
+            self._end(row, Moved(to), now)
+
+    def _end_overdue(self, now: float) -> None:
+        """Those that have run for as long as they may."""
+        while self._max_run_s is not None and self._begun:
+            row, arrival = self._begun[0]
+            if self._requests.holds(row, arrival):
+                admitted_s = self._requests[row].timeline.admitted_s
+                assert admitted_s is not None, f"{arrival.id} is among the admitted"
+                if now < admitted_s + self._max_run_s:
+                    return
+                self._scheduler.fail(row, now)
+                self._end(row, RequestError.ran_too_long(self._max_run_s), now)
+            self._begun.popleft()
+
     def _add(self, arrival: Arrival, now: float) -> None:
         while self._requests.dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
@@ -230,9 +334,16 @@ class Engine:
         if not isinstance(verdict, Accepted):
             self._turn_away(arrival, verdict, now)
             return
+        tokens = max(1, prompt_tokens // arrival.prompts)
+        row = self._enqueue(arrival, verdict.service, tokens, now)
+        if arrival.sequences > 1:
+            self._group(row, SequenceGroup(arrival, verdict.service, tokens, arrival.sequences), now)
+
+    def _enqueue(self, arrival: Arrival, service: PriorityClass, prompt_tokens: int, now: float) -> int:
+        """A new row for a sequence of the arrival."""
         row = self._index.add(
             origin=arrival.origin_class,
-            service=verdict.service,
+            service=service,
             tenant=arrival.tenant,
             flow=arrival.flow,
             prompt_tokens=prompt_tokens,
@@ -249,7 +360,21 @@ class Engine:
         self._requests.add(row, arrival)
         if self._observer is not None:
             self._observer.arrived(row)
+        self._cancelling.entered(row, arrival)
         self._scheduler.enqueue(row, now)
+        return row
+
+    def _group(self, first: int, group: SequenceGroup, now: float) -> None:
+        """A request's first row gets its siblings."""
+        self._groups.join(group, first)
+        self._groups.wait(group)
+        self._fill_groups(now)
+
+    def _fill_groups(self, now: float) -> None:
+        while (group := self._groups.next_short()) is not None:
+            row = self._enqueue(group.arrival, group.service, group.prompt_tokens, now)
+            self._groups.join(group, row)
+            self._groups.wait_first(group)
 
     def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
         """Answer a request that never becomes a row."""
@@ -268,6 +393,10 @@ class Engine:
 
     def _staged(self, message: Staged, now: float) -> None:
         row, arrival, prepared = message.job.row, message.job.arrival, message.prepared
+        if prepared.sequences > 1 and self._groups.of(row) is None:
+            # The body was too large to be looked at before.
+            tokens = len(prepared.prompt_token_ids)
+            self._group(row, SequenceGroup(arrival, self._index.service_of(row), tokens, prepared.sequences), now)
         stop = None
         if prepared.stop:
             stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
@@ -281,7 +410,9 @@ class Engine:
             stop=stop,
         )
         self._requests.stage(request)
-        self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
+        if arrival.prompts == 1:
+            predicted = self._index.prompt_tokens[row]
+            self._prompt_ratio.observe(arrival.body_bytes, predicted, len(prepared.prompt_token_ids))
         if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
             # An earlier attempt came to the end, and its terminal reply to nobody.
             self._scheduler.cancel(row, now)
@@ -308,14 +439,15 @@ class Engine:
             # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
             # block that held no number would go on with what it was scrubbed to.
             rows = {plan.chunks[position].row for position in fault.sequences}
-            for row in sorted(rows.union(self._kv.distrust(fault.blocks))):
-                self._scheduler.fail(row, now)
-                self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
+            rows = rows.union(self._kv.distrust(fault.blocks))
+            self._fail(rows, RequestError.internal("The model gave a value that is not a number."), now)
+            return
+        except GrammarBroken as fault:
+            rows = {plan.chunks[position].row for position in fault.sequences}
+            self._fail(rows, RequestError.internal("What may come next in the answer took too long to work out."), now)
             return
         except NoMemoryForSequence as fault:
-            row = plan.chunks[fault.sequence].row
-            self._scheduler.fail(row, now)
-            self._end(row, self._no_memory(), now)
+            self._fail({plan.chunks[fault.sequence].row}, self._no_memory(), now)
             return
         done = self._clock()
         self._step_cpu_seconds = self._cpu_clock() - cpu_started
@@ -347,6 +479,8 @@ class Engine:
             if timeline.admitted_s is None:
                 timeline.admitted_s = now
                 timeline.dispatch = self._dispatch(row, plan)
+                if self._max_run_s is not None:
+                    self._begun.append((row, self._requests.arrival(row)))
         for eviction in plan.evictions:
             self._suspended(eviction, plan, now)
         for chunk in plan.chunks:
@@ -356,6 +490,13 @@ class Engine:
         passed = () if self._observer is None else self._observer.dispatched(row)
         victims = sum(eviction.for_row == row for eviction in plan.evictions)
         return Dispatch(self._qdisc.reason(row), passed, victims)
+
+    def _fail(self, rows: Collection[int], error: RequestError, now: float) -> None:
+        """These rows can't go on."""
+        for row in sorted(rows):
+            if self._requests.knows(row):  # or it went with another sequence of its request
+                self._scheduler.fail(row, now)
+                self._end(row, error, now)
 
     def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
         request = self._requests[eviction.row]
@@ -413,19 +554,24 @@ class Engine:
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
-    def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
-        """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
+    def _end(self, row: int, reason: FinishReason | RequestError | Moved, now: float) -> None:
+        """Hand the ending to egress and forget the row. The scheduler has let go of it already.
+
+        An error, or a move to another class, is its whole request's: the other sequences end without a word.
+        """
         arrival, request = self._requests.arrival(row), self._requests.staged(row)
         timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
         timeline.ended_s = now
         prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
         output = 0 if request is None else request.output_tokens
-        if isinstance(reason, RequestError):
-            self._failed += 1
-        else:
-            self._ended += 1
+        if isinstance(reason, FinishReason):
+            group = self._groups.of(row)
+            self._ended += group is None or (len(group.rows) == 1 and not group.short)
             told = 0 if request is None else request.told_tokens
             self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
+        else:
+            self._failed += isinstance(reason, RequestError)
+            self._end_siblings(row, now)
         prepared = None if request is None else request.prepared
         # Nothing was found for one that was never admitted: what the index says then is only hoped for.
         cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
@@ -433,7 +579,19 @@ class Engine:
         self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
         self._forget(row)
 
+    def _end_siblings(self, row: int, now: float) -> None:
+        group = self._groups.of(row)
+        if group is None:
+            return
+        group.lost = True
+        for other in self._groups.siblings(row):
+            if self._index.state_of(other) not in TERMINAL_STATES:
+                self._scheduler.cancel(other, now)
+            self._forget(other)
+
     def _forget(self, row: int) -> None:
+        self._cancelling.left(row, self._requests.arrival(row))
+        self._groups.leave(row)
         self._requests.forget(row)
         self._index.release(row)
 

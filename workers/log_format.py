@@ -25,6 +25,8 @@ def set_up_logging(level: str | None, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=(level or "warning").upper(), handlers=[handler])
+    # Its debug lines quote whole records: no request's text belongs into a log, at any level.
+    logging.getLogger("aiokafka.producer.producer").setLevel(logging.INFO)
     if level is None:
         # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -16,7 +16,7 @@ from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
 
-__all__ = ["Arrival", "Dispatch", "Ending", "EngineRequest", "FinishReason", "Suspension", "Timeline"]
+__all__ = ["Arrival", "Dispatch", "Ending", "EngineRequest", "FinishReason", "Moved", "Suspension", "Timeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,18 @@ class Arrival:
     """The body's own output limit, if it names one: the prior of the length prediction."""
     body_unread: bool = False
     """The body is too large to be parsed on the event loop: staging looks at it first."""
+    prompts: int = 1
+    choices: int = 1
+    """For each prompt; both as far as the body was read, and not checked yet."""
 
     @property
     def id(self) -> RecordId:
         return self.record.id
+
+    @property
+    def sequences(self) -> int:
+        """Each is a row of the engine."""
+        return self.prompts * self.choices
 
 
 @dataclass(slots=True)
@@ -178,13 +186,23 @@ class FinishReason(Enum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    """Said by egress, which reads the answer's text: to the engine it is STOP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """It has not ended: it waits in another class from now on, as a record that is sent in the place of an answer."""
+
+    to: PriorityClass
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a request ended: with a finish reason, or with an error."""
+    """How a sequence left the engine: with a finish reason; or as its whole request does, with an error or into another
+    class."""
 
-    reason: FinishReason | RequestError
+    reason: FinishReason | RequestError | Moved
     timeline: Timeline
     prompt_tokens: int
     output_tokens: int

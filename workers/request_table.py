@@ -8,7 +8,7 @@ before: so who asks after a row says whose it should be.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from workers.engine_messages import Revoked
 from workers.request import Arrival, EngineRequest
@@ -58,6 +58,20 @@ class RequestTable:
 
     def arrival(self, row: int) -> Arrival:
         return self._arrivals[row]
+
+    def knows(self, row: int) -> bool:
+        """Whether the row is some request's that has not ended."""
+        return row in self._arrivals
+
+    @property
+    def arrivals(self) -> Mapping[int, Arrival]:
+        """By row; a view, which stays true."""
+        return self._arrivals
+
+    @property
+    def begun(self) -> Collection[int]:
+        """Rows that are staged or run; a view."""
+        return self._staged.keys()
 
     def holds(self, row: int, arrival: Arrival) -> bool:
         """Whether the row is this arrival's. It may have ended, and even be another request's."""

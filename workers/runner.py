@@ -29,7 +29,7 @@ class SequenceInput:
     output_position: int = 0
     """The sampled token's index in the output: the counter of the counter-based randomness."""
     history: Sequence[int] = ()
-    """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties."""
+    """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties or a grammar."""
 
 
 @dataclass(frozen=True, slots=True)

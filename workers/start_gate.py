@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from topics.record import RecordId
 from workers.request import Arrival
-from workers.staging import Refused, Staged
+from workers.staging import Refused, Staged, StageJob
 
 __all__ = ["StartGate", "arrival_key"]
 
@@ -21,6 +21,11 @@ def arrival_key(arrival: Arrival) -> ArrivalKey:
     return arrival.id, arrival.epoch
 
 
+def _job_key(job: StageJob) -> tuple[RecordId, int, int]:
+    """One of its sequences."""
+    return (*arrival_key(job.arrival), job.sequence)
+
+
 class StartGate:
     """`staged` is the staging thread's, `begun` the event loop's. Bounded by what is handed out to be staged."""
 
@@ -30,11 +35,11 @@ class StartGate:
         self._first = first
         self._again = again
         self._lock = threading.Lock()
-        self._staged: dict[ArrivalKey, Staged | Refused] = {}
-        self._begun: dict[ArrivalKey, int] = {}
+        self._staged: dict[tuple[RecordId, int, int], Staged | Refused] = {}
+        self._begun: dict[tuple[RecordId, int, int], int] = {}
 
     def staged(self, message: Staged | Refused) -> None:
-        key = arrival_key(message.job.arrival)
+        key = _job_key(message.job)
         with self._lock:
             attempt = self._begun.pop(key, None)
             if attempt is None:
@@ -42,9 +47,9 @@ class StartGate:
                 return
         self._let_in(message, attempt)
 
-    def begun(self, arrival: Arrival, attempt: int) -> None:
-        """The attempt is acknowledged."""
-        key = arrival_key(arrival)
+    def begun(self, job: StageJob, attempt: int) -> None:
+        """The attempt that the sequence is a part of is acknowledged."""
+        key = _job_key(job)
         with self._lock:
             message = self._staged.pop(key, None)
             if message is None:

@@ -40,6 +40,11 @@ class ReplyTopics:
     replies: str
     """Of terminal replies whose caller names no topic."""
     dead_letters: str
+    requests: str = "inference"
+    """What the request topics' names begin with."""
+
+    def requests_of(self, priority: PriorityClass) -> str:
+        return f"{self.requests}.{priority.label}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from topics.record import InboundRecord
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Ending, Timeline
+from workers.request import Arrival, Ending, FinishReason, Timeline
 from workers.span_names import NAMES
 from workers.trace_identity import DerivedIds, attempt_span_id, request_trace_id
 from workers.wall_clock import WallClock
@@ -255,7 +255,7 @@ class RequestTracer:
         for name, value in _suspensions(timeline).items():
             chat.set_attribute(name, value)
         if ending.error is None:
-            assert not isinstance(ending.reason, Exception)
+            assert isinstance(ending.reason, FinishReason)
             chat.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))
         if timeline.first_token_s is not None:
             chat.set_attribute(NAMES["gen_first_chunk"], timeline.first_token_s - arrival.arrived_s)

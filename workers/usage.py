@@ -6,7 +6,7 @@ Knows arrivals and endings. Does not know when it is written (`workers.egress`, 
 from topics.replies import OutboundRecord
 from topics.usage import UsageRecord
 from workers.prompt import PreparedRequest
-from workers.request import Arrival, Ending, FinishReason
+from workers.request import Arrival, Ending, FinishReason, Moved
 from workers.wall_clock import WallClock
 
 __all__ = ["UsageWriter"]
@@ -22,6 +22,7 @@ class UsageWriter:
     ) -> OutboundRecord:
         reason, ended_s = ending.reason, ending.timeline.ended_s
         assert ended_s is not None, f"{arrival.id} has no end"
+        assert not isinstance(reason, Moved), f"{arrival.id} waits in another class, and has used nothing"
         outcome = reason.value if isinstance(reason, FinishReason) else reason.code or str(reason.status_code)
         usage = UsageRecord(
             request_id=arrival.headers.request_id,

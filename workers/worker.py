@@ -2,7 +2,8 @@
 
 Knows the order in which things start and end, and who hands what to whom. Does not know how any of them works.
 
-Start: model (given, warm) → topics checked → producers → engine and staging threads → consumers join their groups last.
+Start: model (given, warm) → topics checked → orders read → producers → engine and staging threads → consumers join
+their groups last.
 End (`stop` is set): consumers pause → the engine drains within the grace period, what waits is left for the next worker
 → replies are delivered → offsets committed → groups left → producers and threads stopped.
 """
@@ -12,19 +13,19 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Tracer
 
 from scheduling.cost import CostKind
 from scheduling.priority import PriorityClass
-from scheduling.tree import TreeConfig, TreeError
+from scheduling.tree import TreeConfig
 from topics.admin import KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.attempt_notes import PriorAttempts
 from topics.catalogue import Catalogue, Severity, check_topics
 from topics.consumer import PartitionEpoch
+from topics.consumer_watchdog import ConsumerStalledError, ConsumerWatchdog
 from topics.dead_letter_limit import DeadLetterLimit, DeadLetterRules, TooManyDeadLettersError
 from topics.errors import RequestError
 from topics.kafka_settings import KafkaSettings
@@ -35,25 +36,29 @@ from topics.progress_journal import ProgressJournal
 from topics.record_producer import ProducerStoppedError
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, TerminalReplies
-from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s, strict_classes
+from workers.assembly import assemble, block_hasher, class_tree, cost_model, engine_inbox, step_cap_s
 from workers.attempts import Attempts
 from workers.class_channel import ClassChannel
 from workers.config import WorkerConfig
 from workers.continuing import Continuing
+from workers.control import ControlEffects, WorkerControl
 from workers.detokenizer import DetokenizerFactory
 from workers.egress import Egress
-from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
+from workers.engine_messages import Cancelled, Drain, QuotaShare, Revoked
 from workers.engine_thread import EngineThread
 from workers.errors import StepHangs
 from workers.giving_up import GivingUp
-from workers.health import HealthFile
+from workers.health import Health, HealthFile
+from workers.http_endpoint import HttpEndpoint
 from workers.ingress import Ingress, Refusal
+from workers.live_scheduling import LiveScheduling
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, PromptBuilder
 from workers.quota_share import ShareOfPartitions
 from workers.reporter import Reporter
-from workers.request import Arrival
+from workers.request import Arrival, Moved
 from workers.residency import Residency
+from workers.scheduling_config import SchedulingConfig
 from workers.staging import Staged, StageJob, Staging
 from workers.tenant_labels import TenantLabels
 from workers.terminal_writer import ReplyTopics, Settled
@@ -66,6 +71,7 @@ from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
     from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
+    from workers.rank_group import RankGroup
 
 __all__ = ["TopicsNotReadyError", "Worker", "WorkerFailedError"]
 
@@ -78,6 +84,7 @@ _LAST_STEP_S = 15.0
 _STUCK_S = 60.0
 _STUCK_STEPS = 30
 """Planned steps after which one that still runs is taken for hung."""
+_RANKS_LOOK_S = 0.5
 _PRODUCER_GRACE_S = 2.0
 _SHARE_INTERVAL_S = 1.0
 _DELIVERY_BROKE = (RecordRefusedError, ProducerStoppedError)
@@ -92,7 +99,7 @@ class WorkerFailedError(Exception):
 
 
 _OURS = (WorkerFailedError, KafkaUnavailableError)
-_OUR_ENDS = (StepHangs, TooManyDeadLettersError)
+_OUR_ENDS = (ConsumerStalledError, StepHangs, TooManyDeadLettersError)
 """What ends the worker, to be said in its own words."""
 
 
@@ -117,17 +124,34 @@ class Worker:
         self._on_progress = on_progress
         self._catalogue = Catalogue(prefix=config.kafka.topic_prefix, group_prefix=config.kafka.group_prefix)
         self._classes = tuple(PriorityClass.from_label(label) for label in config.classes)
-        self._topics = ReplyTopics(self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters)
+        self._topics = ReplyTopics(
+            self._catalogue.deltas, self._catalogue.replies, self._catalogue.dead_letters, self._catalogue.prefix
+        )
         groups = {priority: self._catalogue.group(priority.label) for priority in self._classes}
         group_of = {self._catalogue.requests(priority.label): groups[priority] for priority in self._classes}
         self._tracer = RequestTracer(tracer, WallClock(), group_of, config.kafka.client_id)
         self._thread_broke = asyncio.Event()
         self._thread_error: BaseException | None = None
+        self._drain_ordered = asyncio.Event()
+        """On the control topic: as if `stop` were set."""
 
-        tree = self._tree(config, model)
+        tree = self._tree(config.scheduling)
         weights = {priority: tree.of(priority).weight for priority in self._classes}
         self._residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
         self._inbox = engine_inbox(config.ingress.max_rows)
+        self._scheduling = LiveScheduling(config.scheduling, self._tree, self._inbox.put)
+        self._control = WorkerControl(
+            kafka,
+            self._catalogue,
+            worker=instance,
+            classes=config.classes,
+            effects=ControlEffects(
+                cancel=lambda orders: self._inbox.put(Cancelled(orders)),
+                obey=self._scheduling.obey,
+                drain=self._drain_ordered.set,
+                problem=lambda: self._scheduling.problem,
+            ),
+        )
         self._journal = ProgressJournal(kafka, self._catalogue.progress, group_of)
         self._attempts = Attempts(
             self._journal,
@@ -139,6 +163,7 @@ class Worker:
             on_broken=self._on_thread_broken,
             call_soon=self._on_loop,
             full=self._residency.paused,
+            certain=lambda priority: self._channels[priority].consumer.lease.holds,
         )
         self._ingress = Ingress(
             config.ingress,
@@ -147,9 +172,10 @@ class Worker:
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in self._classes},
             accept=self._attempts.take,
             refuse=self._refuse,
+            cancelling=self._control.orders.cancelling,
         )
         self._outbox = Outbox(config.egress.max_pending_bytes, self._notify_egress)
-        builder = PromptBuilder(
+        self._builder = builder = PromptBuilder(
             model.tokenizer,
             model.limits,
             model.served_names,
@@ -158,7 +184,7 @@ class Worker:
         new_detokenizer = DetokenizerFactory(model.tokenizer.backend_tokenizer)
         hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
-            lambda arrival: prepare(builder, arrival),
+            lambda arrival, sequence: prepare(builder, arrival, sequence),
             self._attempts.staged,
             self._on_thread_broken,
             hasher,
@@ -197,6 +223,12 @@ class Worker:
         )
         self._step_cap_s = step_cap_s(config.engine, model.rates)
         self._thread = EngineThread(self._parts.engine, self._inbox, self._on_thread_broken)
+        self._draining = False
+        self.health = self._health()
+        self.endpoint = None if config.health.listen is None else HttpEndpoint.at(config.health.listen)
+        """Where others may mount what they have to tell, before `run`."""
+        if self.endpoint is not None:
+            self.health.mount(self.endpoint)
         self._deltas = DeltaProducer(kafka)
         self._channels = {
             priority: ClassChannel(
@@ -210,6 +242,7 @@ class Worker:
                 on_batch=self._tracer.polled,
                 on_record=self._ingress.take,
                 adopt=self._journal.adopt,
+                on_confirmed=self._attempts.confirmed,
                 on_revoked=self._revoke,
                 given_back=self._attempts.given_back,
                 on_settled=self._settled,
@@ -246,12 +279,26 @@ class Worker:
         )
         self._giving_up = GivingUp(limit, self._egress.give_up)
 
+    def _tree(self, scheduling: SchedulingConfig) -> TreeConfig:
+        """The class tree of a section on this machine, with every class that is served in it. Raises `TreeError`."""
+        slots, model = self._config.engine.max_sequences, self._model
+        cost = cost_model(CostKind(scheduling.cost), model.rates, slots)
+        tree = class_tree(scheduling, model.rates, cost, slots, model.limits.context_tokens)
+        for priority in self._classes:
+            tree.of(priority)
+        return tree
+
+    @property
+    def policy(self) -> str:
+        """The queueing discipline that is in force: configured, or ordered on the control topic."""
+        return self._scheduling.policy
+
     def _reporter(self, tree: TreeConfig, instance: str) -> Reporter:
         config = self._config
         return Reporter(
             self._catalogue.reports,
             worker=instance,
-            policy=lambda: config.scheduling.policy,
+            policy=lambda: self._scheduling.policy,
             model=self._model.served_names[0],
             slots=config.engine.max_sequences,
             class_of_node={child.name: child.priority for child in tree.walk() if child.priority is not None},
@@ -264,31 +311,20 @@ class Worker:
         if self._deltas.has_room:
             self._deltas.send(report)
 
-    @staticmethod
-    def _tree(config: WorkerConfig, model: "LoadedModel") -> TreeConfig:
-        slots = config.engine.max_sequences
-        cost = cost_model(CostKind(config.scheduling.cost), model.rates, slots)
-        return class_tree(config.scheduling, model.rates, cost, slots, model.limits.context_tokens)
-
     def reload_tree(self, config: WorkerConfig) -> None:
         """Go on under the class tree of a configuration that was read again; everything else needs a restart.
 
-        Raises `TreeError` if strict classes or served classes would change.
+        Raises `TreeError` if it has no place for a class that is served.
         """
-        tree = self._tree(config, self._model)
-        policy = self._config.scheduling.policy
-        if strict_classes(policy, tree) != strict_classes(policy, self._tree(self._config, self._model)):
-            raise TreeError("which classes are strict can't change while the worker runs: restart it")
-        for priority in self._classes:
-            tree.of(priority)
-        self._inbox.put(NewTree(tree))
+        self._scheduling.reconfigure(config.scheduling)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
 
-        Raises `TopicsNotReadyError`, `EndpointError`, `KafkaUnavailableError`, `AdminError`, `WorkerFailedError`.
+        Raises `TopicsNotReadyError`, `EndpointError`, `HttpEndpointError`, `KafkaUnavailableError`, `AdminError`,
+        `WorkerFailedError`.
         """
         self._loop = asyncio.get_running_loop()
         if stop.is_set():
@@ -297,11 +333,17 @@ class Worker:
         async with AsyncExitStack() as clean_up:
             await self.telemetry.open()
             clean_up.push_async_callback(self.telemetry.close)
+            if self.endpoint is not None:
+                await clean_up.enter_async_context(self.endpoint.serving())
+            clean_up.push_async_callback(self._control.stop)
+            await self._control.start()
             replies = [channel.replies for channel in self._channels.values()]
             producers: list[_Producer] = [self._deltas, self._journal, *replies]
             clean_up.push_async_callback(_stop_all, producers)
             for producer in producers:
                 await producer.start()
+            # Holds the interpreter for a second or two: not while anybody waits for an answer.
+            self._builder.warm_up()
             self._staging.start()
             clean_up.push_async_callback(asyncio.to_thread, self._staging.stop)
             self._thread.start()
@@ -338,14 +380,21 @@ class Worker:
         egress = tasks.create_task(self._egress.run())
         besides = [tasks.create_task(self._giving_up.run()), tasks.create_task(self._continuing.run())]
         writers = [tasks.create_task(channel.writer.run()) for channel in self._channels.values()]
+        tasks.create_task(self._control.run(ended))
         tasks.create_task(self._watchdog().run(ended))
+        if self._model.group is not None:
+            tasks.create_task(_watch_ranks(self._model.group, ended))
         if self._config.health.file is not None:
-            tasks.create_task(self._health(self._config.health.file).run(ended))
+            file = HealthFile(self._config.health.file, self._config.health.interval_s, self.health)
+            tasks.create_task(file.run(ended))
+        consumers = [channel.consumer for channel in self._channels.values()]
+        stalls = ConsumerWatchdog(self._kafka, consumers, stall_s=self._config.health.stall_s)
+        tasks.create_task(stalls.run(ended))
         tasks.create_task(self.telemetry.run(ended))
         quotas = self._config.scheduling.quotas
         if quotas.share is not None:
             self._inbox.put(QuotaShare(quotas.share))
-        elif self._config.scheduling.domain_quotas().any:
+        else:
             tasks.create_task(self._share_of_partitions().run(ended))
         try:
             for channel in self._channels.values():
@@ -396,7 +445,8 @@ class Worker:
     async def _unless_stopped(self, stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
         """Whether `work` was done before `stop`. Raises `WorkerFailedError` if a thread of ours broke meanwhile."""
         working = asyncio.create_task(work)
-        waiting = {working, asyncio.create_task(stop.wait()), asyncio.create_task(self._thread_broke.wait())}
+        signs = (stop, self._drain_ordered, self._thread_broke)
+        waiting = {working, *(asyncio.create_task(sign.wait()) for sign in signs)}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -404,7 +454,7 @@ class Worker:
                 task.cancel()
             await asyncio.wait(waiting)
         self._raise_if_broken()
-        if stop.is_set():
+        if stop.is_set() or self._drain_ordered.is_set():
             return False
         working.result()
         return True
@@ -416,6 +466,8 @@ class Worker:
     async def _drain(self, egress: asyncio.Task[None], writers: Sequence[asyncio.Task[None]]) -> None:
         """Nothing new; what runs ends within the grace period or is left; what is answered is delivered."""
         self._on_progress("Draining: nothing new starts, what runs may finish …")
+        self._draining = True
+        self._control.draining()
         for channel in self._channels.values():
             channel.close()
         self._inbox.put(Drain())
@@ -441,13 +493,12 @@ class Worker:
         longest_s = self._config.engine.step_timeout_s or max(_STUCK_S, _STUCK_STEPS * self._step_cap_s)
         return Watchdog(lambda: self._thread.pulse_s, longest_s)
 
-    def _health(self, path: Path) -> HealthFile:
-        return HealthFile(
-            path,
-            self._config.health.interval_s,
+    def _health(self) -> Health:
+        return Health(
             last_turn_s=lambda: self._thread.pulse_s,
             # A step is planned within its cap; ten of them is not slow any more but stuck.
-            longest_step_s=lambda: 10.0 + 10 * self._step_cap_s,
+            longest_turn_s=10.0 + 10 * self._step_cap_s + self._config.health.interval_s,
+            accepting=lambda: self.ready.is_set() and not self._draining,
             unhealthy=lambda: next(
                 (reason for channel in self._channels.values() if (reason := channel.consumer.unhealthy)), None
             ),
@@ -474,15 +525,20 @@ class Worker:
 
     # --- what channels tell (event loop) --------------------------------------------------------------------------
 
-    def _accept(self, arrival: Arrival) -> None:
-        self.telemetry.arrived(arrival)
-        self._inbox.put(arrival)
-
     def _revoke(self, partition: PartitionEpoch) -> None:
         self.telemetry.revoked(partition)
         self._egress.revoke(*partition)
         self._attempts.revoke(partition)
         self._inbox.put(Revoked(partition.topic, partition.partition, partition.epoch))
+
+    def _accept(self, arrival: Arrival) -> None:
+        self.telemetry.arrived(arrival)
+        self._inbox.put(arrival)
+        # An order may have come since ingress looked; one to another class is obeyed here alone.
+        headers, timestamp_ms = arrival.headers, arrival.record.timestamp_ms
+        order = self._control.orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
+        if order is not None:
+            self._inbox.put(Cancelled((order,)))
 
     def _refuse(self, refusal: Refusal) -> None:
         self.telemetry.refused(refusal)
@@ -507,6 +563,8 @@ class Worker:
         if was_full and not self._outbox.full:
             self._inbox.wake()  # it may dispatch again
         assert publication.ending is not None
+        if isinstance(publication.ending.reason, Moved):
+            return
         sent = settled.terminal.reply
         reply = ReplySent(
             sent.topic,
@@ -543,9 +601,16 @@ class Worker:
         self._loop.call_soon_threadsafe(self._thread_broke.set)
 
 
-def prepare(builder: PromptBuilder, arrival: Arrival) -> PreparedRequest:
-    """What the staging thread does with a request. Raises `RequestError`."""
-    prepared = builder.prepare(arrival.record, arrival.headers)
+async def _watch_ranks(group: "RankGroup", ended: asyncio.Event) -> None:
+    """Raises `WorkerFailedError` when one of the others is gone: without its weights nothing can be computed."""
+    while not ended.is_set():
+        if await asyncio.to_thread(group.wait_lost, _RANKS_LOOK_S):
+            raise WorkerFailedError("a rank of the tensor-parallel group has ended: the group must be started again")
+
+
+def prepare(builder: PromptBuilder, arrival: Arrival, sequence: int = 0) -> PreparedRequest:
+    """What the staging thread does with a sequence of a request. Raises `RequestError`."""
+    prepared = builder.prepare(arrival.record, arrival.headers, sequence)
     if prepared.priority is not None and arrival.body_unread:
         raise RequestError.invalid_request(
             "priority",

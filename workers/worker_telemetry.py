@@ -27,7 +27,7 @@ from workers.metric_export import MetricExport
 from workers.metric_store import MetricStore, Reading
 from workers.rates import TenantThroughput
 from workers.reporter import Reporter
-from workers.request import Arrival
+from workers.request import Arrival, Moved
 from workers.request_metrics import RequestMetrics
 from workers.slo import SloTracker
 from workers.telemetry_config import TelemetryConfig
@@ -159,7 +159,8 @@ class WorkerTelemetry:
         publication = settled.terminal.publication
         if publication is not None:
             assert publication.ending is not None
-            met = self._slos.record(publication.arrival, publication.ending, settled.acknowledged_s)
+            if not isinstance(publication.ending.reason, Moved):
+                met = self._slos.record(publication.arrival, publication.ending, settled.acknowledged_s)
             tenants = self._live.get(settled.terminal.partition)
             if tenants is not None:
                 tenants[self._tenants.of(publication.arrival.tenant)] -= 1

@@ -62,6 +62,7 @@ class _Model:
     rates: LinearStepTime
     swap: None
     summary: str
+    group: None = None
 
 
 def sleeping_model() -> Any:

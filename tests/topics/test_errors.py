@@ -3,7 +3,7 @@
 import pytest
 
 from topics.errors import RequestError
-from topics.messages import ErrorBody
+from topics.reply_messages import ErrorBody
 
 ALL = [
     RequestError.invalid_request("messages", "messages must be a list."),

@@ -55,8 +55,8 @@ class Journal:
             future.set_result(RecordId("progress", 0, 0))
         self.open.clear()
 
-    def tombstone(self, record: RecordId) -> OutboundRecord:
-        return OutboundRecord("progress", 0, str(record).encode(), None)
+    def tombstone(self, record: RecordId, attempt: int) -> OutboundRecord:
+        return OutboundRecord("progress", 0, str(record).encode(), None, (("attempt", b"%d" % attempt),))
 
 
 class AttemptRig:
@@ -64,6 +64,7 @@ class AttemptRig:
         self.journal = Journal()
         self.now_s = 0.0
         self.full = False
+        self.certain = True
         self.queued: list[Arrival] = []
         self.staging: list[StageJob] = []
         self.let_in: list[Staged | Refused] = []
@@ -80,6 +81,7 @@ class AttemptRig:
             on_broken=self._broken,
             call_soon=lambda call: call(),
             full=lambda _: self.full,
+            certain=lambda _: self.certain,
             wall_ms=lambda: int(self.now_s * 1000),
             monotonic_s=lambda: self.now_s,
         )

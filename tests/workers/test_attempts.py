@@ -62,6 +62,19 @@ async def test_a_request_goes_in_when_its_prompt_is_prepared_and_its_note_acknow
         assert len(rig.let_in) == 1
 
 
+async def test_what_may_have_been_noted_too_late_waits_until_the_group_says_whose_it_is() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.certain = False  # as in a process that was stopped and wakes up
+    await begin(rig, arrival)
+    rig.attempts.staged(staged(arrival))
+    assert rig.let_in == []
+    rig.certain = True
+    rig.attempts.confirmed()
+    assert len(rig.let_in) == 1
+
+
 async def test_without_room_in_the_journal_nothing_is_begun() -> None:
     rig = AttemptRig()
     (arrival,) = arrivals(P1)
@@ -164,7 +177,7 @@ async def test_a_request_that_three_crashes_count_against_is_given_up_with_its_n
     rig.journal.left[arrival.id] = crashed(3)
     rig.attempts.take(arrival)
     assert (rig.given_up, rig.queued) == ([arrival], [])
-    assert len(rig.attempts.ending(arrival.record, arrival.epoch).beside) == 1
+    assert len(rig.attempts.ending(arrival).beside) == 1
 
 
 async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
@@ -175,7 +188,7 @@ async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
     rig.attempts.take(guilty)
     await begin(rig, suspect)
     assert rig.journal.written == []
-    rig.attempts.ending(guilty.record, guilty.epoch)
+    rig.attempts.ending(guilty)
     rig.attempts.settled(guilty.record, guilty.epoch)
     assert [record for record, _ in rig.journal.written] == [suspect.id]
 
@@ -190,7 +203,7 @@ async def test_notes_of_what_nobody_suspects_come_now_and_then_and_the_reply_wai
         rig.now_s += 0.2
         rig.attempts.progressed(arrival, token)
     assert [note.tokens for _, note in rig.journal.written] == [0, 3], "the next waits for the acknowledgement"
-    last = rig.attempts.ending(arrival.record, arrival.epoch)
+    last = rig.attempts.ending(arrival)
     assert last.written is not None
     await rig.acknowledged()
     assert last.written.done()
@@ -205,7 +218,7 @@ async def test_a_partition_that_is_given_back_leaves_no_crash_but_for_what_is_an
     for each in (running, answered):
         rig.attempts.take(each)
         await begin(rig, each)
-    rig.attempts.ending(answered.record, answered.epoch)
+    rig.attempts.ending(answered)
     rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
     await rig.attempts.given_back()
     (record, note) = rig.journal.written[-1]
@@ -217,5 +230,16 @@ async def test_a_refusal_takes_away_what_earlier_attempts_have_noted_and_else_no
     rig = AttemptRig()
     known, fresh = arrivals(P1, P1)
     rig.journal.left[known.id] = crashed(1)
-    assert len(rig.attempts.ending(known.record, 1).beside) == 1
-    assert rig.attempts.ending(fresh.record, 1).beside == ()
+    assert len(rig.attempts.refused(known.record).beside) == 1
+    assert rig.attempts.refused(fresh.record).beside == ()
+
+
+async def test_the_end_of_an_earlier_assignment_takes_nothing_from_the_next_one() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch))
+    rig.journal.left[arrival.id] = crashed(1)
+    assert rig.attempts.ending(arrival).beside == ()
+    assert rig.journal.prior(arrival.id) is not None
