@@ -58,11 +58,15 @@ properties: $(READY) ## Property tests with many examples
 
 .PHONY: preemption
 preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, each mode (about 10 minutes)
-	@$(BIN)/pytest -s tests/integration/models/test_preempted_tokens.py
+	@$(BIN)/pytest -s tests/integration/models/test_preempted_model_tokens.py
 
 .PHONY: chaos
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)
 	@$(BIN)/pytest -s -m "chaos and long" tests/chaos
+
+.PHONY: schemas
+schemas: java $(READY) ## Two hundred JSON Schemas drawn at random through the real model (some minutes)
+	@$(BIN)/pytest -s -m long tests/integration/worker/test_schemas.py
 
 .PHONY: fuzz
 fuzz: $(READY) ## A million hostile records through ingress and staging (about 10 minutes)
@@ -87,6 +91,10 @@ bench-scheduler: $(READY) ## What a queueing discipline costs a request, up to a
 .PHONY: tokens
 tokens: $(READY) ## Compare a whole workload's tokens with transformers' (WORKLOAD=FILE)
 	@WORKLOAD="$(abspath $(WORKLOAD))" $(BIN)/pytest tests/integration/models/test_workload_tokens.py -s
+
+.PHONY: memory
+memory: $(READY) ## Memory stays as it is over 100,000 steps of a tiny model and 5,000 of SmolLM2 (about 6 minutes)
+	@$(BIN)/pytest -s tests/integration/models/test_memory_growth.py
 
 .PHONY: golden
 golden: $(READY) ## Recompute the golden outputs of transformers' generate

@@ -4,8 +4,9 @@ Knows vLLM. Does not know Headrace's engine, and nothing of it is installed ther
 runs both.
 
 All requests are added at once and the engine is stepped until all have ended. Greedy, end tokens ignored, no prefix
-cache (the prompts share nothing), 64 sequences, the same memory for KV as Headrace's default. Everything else is as
-vLLM ships it.
+cache (the prompts share nothing), 64 sequences, the same memory for KV as Headrace's default. Its threads aren't bound
+to cores, so that it computes on all of them: as it ships it keeps one for its scheduler, half of a small machine.
+Everything else is as vLLM ships it.
 
     ENVIRONMENT/bin/python -m benchmarks.vllm_peer --model FOLDER --workload FILE [--requests N] [--dtype float32]
 
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     arguments = parser.parse_args()
     requests = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
-    _set_environment()
+    set_environment()
     engine = _load(arguments.model, arguments.dtype)
 
     def answer() -> dict[str, Any]:
@@ -46,10 +47,11 @@ def main() -> None:
     run_on_request(answer)
 
 
-def _set_environment() -> None:
+def set_environment() -> None:
     """Before vLLM is imported: what it can only be told so."""
     os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_KV_GIB))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

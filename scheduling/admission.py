@@ -121,6 +121,13 @@ class Admission:
                 self._admit_newcomers(strict, budget, now, admitted)
         return tuple(admitted)
 
+    def strict_without_tokens(self, now: float) -> bool:
+        """Whether a strict request would have its turn now, were its tokens made."""
+        if not self._strict_classes:
+            return False
+        row = self._qdisc.peek_strict(now, self._room(strict=True))
+        return row is not None and not self._window.is_staged(row)
+
     # --- in which order -------------------------------------------------------------------------------------------
 
     def _admit_fronts(
@@ -231,11 +238,12 @@ class Admission:
         if not budget.has_room(sequence.strict) or not self._slot_for(sequence.service, sequence.strict):
             return False
         needs_slot = self._free_slots(sequence.strict) <= 0
-        allocation = None if needs_slot else self._allocate(sequence)
+        spare = self._spare_blocks(sequence, now)
+        allocation = None if needs_slot else self._allocate(sequence, spare)
         if allocation is None:
-            if not self._make_room(sequence, needs_slot, now):
+            if not self._make_room(sequence, needs_slot, spare, now):
                 return False
-            allocation = self._allocate(sequence)
+            allocation = self._allocate(sequence, spare)
             assert allocation is not None, f"room was made for {sequence}, and it does not fit"
         self._start(sequence, allocation, now)
         budget.take(sequence)
@@ -252,16 +260,26 @@ class Admission:
             expected = max(expected, sequence.known_tokens + self._kv.block_size)
         return min(expected, self._limits.context_tokens)
 
-    def _allocate(self, sequence: RunningSequence) -> Allocation | None:
+    def _spare_blocks(self, sequence: RunningSequence, now: float) -> int:
+        """Blocks that must stay free beside it, so that a strict prompt finds its own within a step."""
+        if sequence.strict or not self._strict_classes:
+            return 0
+        wanted = min(self._kv.blocks_for(self._limits.strict_prompt_tokens), self._kv.num_blocks // 4)
+        if self._preemption.is_preemptible(sequence.service):
+            wanted -= self._kv.blocks_for(sequence.known_tokens)  # it could be evicted itself
+        return max(0, wanted - self._preemption.evictable_blocks(now, wanted)) if wanted > 0 else 0
+
+    def _allocate(self, sequence: RunningSequence, spare: int) -> Allocation | None:
         return self._kv.allocate(
             sequence.row,
             sequence.known_tokens,
             owner_class=sequence.service,
             predicted_tokens=self._predicted_tokens(sequence),
             names=sequence.block_names,
+            spare=spare,
         )
 
-    def _make_room(self, sequence: RunningSequence, needs_slot: bool, now: float) -> bool:
+    def _make_room(self, sequence: RunningSequence, needs_slot: bool, spare: int, now: float) -> bool:
         """Evict enough others, or nobody and False."""
         predicted = self._predicted_tokens(sequence)
 
@@ -273,6 +291,7 @@ class Admission:
                 predicted_tokens=predicted,
                 names=sequence.block_names,
                 without=without,
+                spare=spare,
             )
 
         victims = self._preemption.for_newcomer(

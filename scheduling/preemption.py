@@ -175,6 +175,22 @@ class Preemption:
                 victims = rest
         return victims
 
+    def evictable_blocks(self, now: float, enough: int) -> int:
+        """Blocks that a strict newcomer could have of others within a step; `enough` or more: some of them."""
+        if not self._rules.mode.evicts_for_newcomers:
+            return 0
+        blocks = 0
+        for sequence in self._running:
+            if blocks >= enough:
+                break
+            budget = self._budget.left(self._index.tenant_name(sequence.row), now)
+            if not sequence.strict and self.is_preemptible(sequence.service) and budget > 0:
+                blocks += self._kv.own_blocks(sequence.row)
+        return blocks
+
+    def is_preemptible(self, service: PriorityClass) -> bool:
+        return service in self._rules.preemptible
+
     # --- both -----------------------------------------------------------------------------------------------------
 
     def suspended(self, victim: RunningSequence, now: float) -> None:

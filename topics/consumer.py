@@ -40,9 +40,7 @@ from aiokafka.errors import (
 from topics.aiokafka_consumer import (
     close_consumer,
     inbound_record,
-    log_range,
     open_consumer,
-    seek_to_the_start,
     standing_places,
     watch_heartbeats,
 )
@@ -54,6 +52,7 @@ from topics.committed_progress import CommittedProgress
 from topics.consumer_statistics import ConsumerStatistics
 from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
+from topics.lost_positions import LostPositions
 from topics.membership_lease import MembershipLease
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
@@ -148,6 +147,7 @@ class ClassConsumer:
         """For whoever commits in our place."""
         self.lease = MembershipLease(session_timeout_ms / 1000, on_confirmed)
         """Whether the partitions are certainly still ours."""
+        self._positions = LostPositions(timeout_s=connect_timeout_s)
         self._paused = False
         self._stopping = asyncio.Event()
         self._has_assignment = asyncio.Event()
@@ -155,8 +155,6 @@ class ClassConsumer:
         self._committer: asyncio.Task[None] | None = None
         self._records = 0
         self._rebalances = 0
-        self._offset_resets = 0
-        self._records_lost = 0
         self._rebuilds = 0
         self._last_poll_s = time.monotonic()
         self._fault: str | None = None
@@ -285,8 +283,8 @@ class ClassConsumer:
             commits=commits.made,
             commits_rejected=commits.rejected,
             commits_failed=commits.failed,
-            offset_resets=self._offset_resets,
-            records_lost=self._records_lost,
+            offset_resets=self._positions.resets,
+            records_lost=self._positions.records_lost,
             rebuilds=self._rebuilds,
             callback_failures=self._owner.failures,
             metadata_unreadable=self._committed.unreadable,
@@ -337,7 +335,7 @@ class ClassConsumer:
                 batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._max_records)
                 await self._hand_out(batches)
             except NoOffsetForPartitionError as error:
-                if (failure := await self._begin_at_the_start(consumer, error.args[0])) is not None:
+                if (failure := await self._positions.begin_at_the_start(consumer, error.args[0])) is not None:
                     return failure
             except OffsetOutOfRangeError as error:
                 for partition, offset in error.args[0].items():
@@ -388,41 +386,11 @@ class ClassConsumer:
             await self._stopping_within(pause_s)
         return None
 
-    # --- positions ------------------------------------------------------------------------------------------------
-
-    async def _begin_at_the_start(self, consumer: Any, partition: TopicPartition) -> BaseException | None:
-        """The group never committed here: it begins with the oldest record, so that nothing is lost.
-
-        Returns what kept the brokers from saying where that is.
-        """
-        try:
-            await seek_to_the_start(consumer, partition, timeout_s=self._connect_timeout_s)
-        except IllegalStateError:
-            logger.debug("%s was revoked before its position was set", partition)
-        except (KafkaError, TimeoutError) as error:
-            return error
-        return None
-
     async def _back_into_range(self, consumer: Any, partition: TopicPartition, offset: int) -> BaseException | None:
-        """The committed offset is not in the log: begin with the oldest record, in a new epoch.
-
-        Either retention overtook us, and what lay between is lost; or the log is shorter than our offset, because the
-        topic was made anew or an unclean leader cut it off: then what stands there may never have been run, so all of
-        it is handed out. Offsets may be used again, hence the new epoch.
-
-        Returns what kept the brokers from saying what the range is.
-        """
-        try:
-            first, end = await log_range(consumer, partition, timeout_s=self._connect_timeout_s)
-        except (KafkaError, TimeoutError) as error:
-            return error
-        lost = max(0, first - offset)
-        logger.error(
-            "the offset %d of %s-%d is out of range (%d to %d): going on at %d, %d records lost",
-            *(offset, partition.topic, partition.partition, first, end, first, lost),
-        )
-        self._offset_resets += 1
-        self._records_lost += lost
+        """The committed offset is not in the log: a new epoch, from the oldest record on."""
+        first = await self._positions.back_into_range(consumer, partition, offset)
+        if isinstance(first, BaseException):
+            return first
         await self._lose([partition.partition])
         try:
             consumer.seek(partition, first)

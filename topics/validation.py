@@ -227,6 +227,8 @@ def _check_combinations(request: GenerationRequest) -> None:
 
 def _check_form(request: ChatCompletionRequest) -> None:
     """What is asked of the answer's form fits together."""
+    if request.response_format is None and request.tools is None and request.tool_choice is None:
+        return  # nearly all
     tools, choice = request.tools or (), request.tool_choice
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):

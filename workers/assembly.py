@@ -229,7 +229,11 @@ def assemble(
     strict = strict_classes(scheduling.policy, tree)
     limits = batch_limits(engine, scheduling, rates, context_tokens)
     slots = divide("sequence slots", engine.max_sequences, class_shares(kv_config.slot_reserve, kv_config.slot_ceiling))
-    limits = replace(limits, slot_parts={PriorityClass(owner): part for owner, part in slots.items()})
+    limits = replace(
+        limits,
+        slot_parts={PriorityClass(owner): part for owner, part in slots.items()},
+        strict_prompt_tokens=kv_config.strict_prompt_tokens,
+    )
     index = Index(capacity=max_rows + _OVERSHOOT_ROWS + MORE_ROWS, cost=cost)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
     places = 0 if swap is None else swap.places

@@ -112,10 +112,15 @@ class LoadedEngine:
 
 
 @contextmanager
-def loaded_engine(name: str, arguments: list[str]) -> Iterator[LoadedEngine]:
-    """Started in the current folder, the repository's root; ended with the block. Raises `PeerError`."""
-    command = [str(_python(name)), "-m", ENGINES[name].module, *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def loaded_engine(name: str, arguments: list[str], module: str | None = None) -> Iterator[LoadedEngine]:
+    """Started in the current folder, the repository's root; ended with the block. Raises `PeerError`.
+
+    `module`: what is run in its environment; its side of `bench engine` where absent."""
+    command = [str(_python(name)), "-m", module or ENGINES[name].module, *arguments]
+    environment = dict(os.environ)
+    if name != "headrace":
+        environment.pop("GOMP_SPINCOUNT", None)  # said by our own command line, for our own engine
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         engine = LoadedEngine(name, process)
         assert engine.answer() == READY

@@ -8,7 +8,6 @@ code runs under a simulated runner on virtual time.
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 
 from kvcache.block_hash import BlockHasher
@@ -18,7 +17,7 @@ from scheduling.batch import BatchScheduler
 from scheduling.index import Index
 from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
 from scheduling.length import LengthPredictor
-from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
+from scheduling.plan import Chunk, Outcome, StepPlan
 from scheduling.policies import change_quotas, switch_policy
 from scheduling.priority import PriorityClass
 from scheduling.prompt_ratio import PromptRatio
@@ -41,10 +40,12 @@ from workers.engine_messages import (
     Revoked,
 )
 from workers.engine_observer import AdmittedRequest, EngineObserver
+from workers.engine_statistics import EngineStatistics
 from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Dispatch, Ending, EngineRequest, FinishReason, Moved, StopMatching, Timeline
+from workers.preemption_times import PreemptionTimes
+from workers.request import Arrival, Ending, EngineRequest, FinishReason, Moved, StopMatching
 from workers.request_table import RequestTable
 from workers.runner import ModelRunner, SequenceInput
 from workers.sequence_groups import SequenceGroup, SequenceGroups
@@ -52,9 +53,10 @@ from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
+from workers.timeline import Dispatch, Timeline
 from workers.token_intake import TokenIntake
 
-__all__ = ["Engine", "EngineStatistics"]
+__all__ = ["Engine"]
 
 log = logging.getLogger(__name__)
 
@@ -66,24 +68,8 @@ _CANCEL_PAUSE_S = 0.005
 """Between two slices of a backlog that is cancelled, where nothing runs."""
 _DROPS_A_TURN = 1_000
 """Some tens of milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
-    steps: int
-    prefill_tokens: int
-    decode_tokens: int
-    step_seconds: float
-    """Inside the runner."""
-    python_seconds: float
-    """Around the runner in turns that ran a step: messages, scheduling, settling. Wall time."""
-    python_cpu_seconds: float
-    """The part of it in which this thread had a processor. The rest is waiting: mostly for the interpreter's lock."""
-    waiting: int
-    running: int
-    ended: int
-    failed: int
-    preemptions: int
+_STAGING_WAIT = 0.1
+"""Of the last step: what a turn waits at most for an urgent request's tokens."""
 
 
 class Engine:
@@ -141,9 +127,11 @@ class Engine:
         self._cancelling = Cancelling(self._requests.arrivals)
         self._draining = False
         self._quota_share = 1.0
+        self._preemption_times = PreemptionTimes(scheduler.prefill_s)
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._ended = self._failed = 0
         self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
+        self._last_step_s = 0.0
         self._step_cpu_seconds = 0.0
         """Of this thread inside the runner, in the current turn."""
 
@@ -170,6 +158,8 @@ class Engine:
             if self._requests.knows(row):
                 self._end(row, self._too_large(row), now)
         may_dispatch = not self._draining and not self._outbox.full
+        if may_dispatch and self._scheduler.awaits_tokens(now):
+            now = self._await_tokens(now)
         plan = self._plan(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
@@ -191,6 +181,22 @@ class Engine:
             if request is not None:
                 request.timeline.chosen_s = now
         return plan
+
+    def _await_tokens(self, now: float) -> float:
+        """An urgent request came during the last step, and its tokens take a moment; a step without it takes longer.
+
+        Waits at most for a part of a step, whoever is slow. Returns the new time.
+        """
+        until_s = now + _STAGING_WAIT * self._last_step_s
+        self._hand_out(now)
+        while self._scheduler.awaits_tokens(now) and self._inbox.wait(until_s - now):
+            now = self._clock()
+            for message in self._inbox.take_all():
+                self._handle(message, now)
+            if now >= until_s:
+                break
+            self._hand_out(now)
+        return now
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
@@ -230,6 +236,8 @@ class Engine:
             ended=self._ended,
             failed=self._failed,
             preemptions=scheduler.preemptions,
+            suspensions=scheduler.suspensions,
+            preemption_times=self._preemption_times.statistics(),
         )
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -430,9 +438,12 @@ class Engine:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        self._note(plan, now)
+        self._note_admitted(plan, now)
+        self._preemption_times.planned(plan, self._timeline, now)
+        self._tell_preemptions(plan)
         self._swap(plan)
         started, cpu_started = self._clock(), self._cpu_clock()
+        self._preemption_times.usable(plan, self._timeline, now, started)
         try:
             sampled = self._forward.step([self._input(chunk) for chunk in plan.chunks])
         except NotFiniteLogits as fault:
@@ -454,7 +465,9 @@ class Engine:
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
         for place, (chunk, token) in enumerate(zip(plan.chunks, sampled.tokens, strict=True)):
-            self._requests[chunk.row].timeline.steps += 1
+            timeline = self._timeline(chunk.row)
+            timeline.steps += 1
+            self._preemption_times.computed(chunk, timeline, done)
             if token is None:
                 continue
             reason = self._tokens.accept(self._requests[chunk.row], token, done, sampled.logprobs.get(place))
@@ -470,9 +483,9 @@ class Engine:
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         self._step_seconds += done - started
+        self._last_step_s = done - started
 
-    def _note(self, plan: StepPlan, now: float) -> None:
-        """In the timelines: who is admitted, suspended and resumed by this plan."""
+    def _note_admitted(self, plan: StepPlan, now: float) -> None:
         for row in plan.admitted:
             timeline = self._requests[row].timeline
             # A request that was preempted and comes back was admitted before.
@@ -481,10 +494,6 @@ class Engine:
                 timeline.dispatch = self._dispatch(row, plan)
                 if self._max_run_s is not None:
                     self._begun.append((row, self._requests.arrival(row)))
-        for eviction in plan.evictions:
-            self._suspended(eviction, plan, now)
-        for chunk in plan.chunks:
-            self._requests[chunk.row].timeline.resume(chunk, now)
 
     def _dispatch(self, row: int, plan: StepPlan) -> Dispatch:
         passed = () if self._observer is None else self._observer.dispatched(row)
@@ -498,14 +507,17 @@ class Engine:
                 self._scheduler.fail(row, now)
                 self._end(row, error, now)
 
-    def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
-        request = self._requests[eviction.row]
-        request.timeline.suspend(eviction, now)
-        if self._observer is not None:
+    def _timeline(self, row: int) -> Timeline:
+        return self._requests[row].timeline
+
+    def _tell_preemptions(self, plan: StepPlan) -> None:
+        if self._observer is None:
+            return
+        for eviction in plan.evictions:
             self._observer.preempted(
                 eviction.row,
                 eviction.for_row,
-                tenant=request.arrival.tenant,
+                tenant=self._requests[eviction.row].arrival.tenant,
                 for_growth=eviction.for_row not in plan.admitted,
                 swapped=eviction.swapped,
             )
@@ -540,6 +552,10 @@ class Engine:
             self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
             if self._observer is not None:
                 self._observer.copied(timing.direction, timing.seconds)
+            # Whose copy it was may have ended before a device said what it took.
+            request = None if timing.row is None else self._requests.staged(timing.row)
+            if request is not None and request.timeline.suspensions:
+                request.timeline.suspensions[-1].copied_s += timing.seconds
 
     def _input(self, chunk: Chunk) -> SequenceInput:
         request = self._requests[chunk.row]

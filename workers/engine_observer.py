@@ -15,7 +15,8 @@ from kvcache.manager import KVCacheManager
 from kvcache.statistics import KVCacheStatistics
 from kvcache.swap_plan import Direction
 from scheduling.accounting import AccountedQdisc
-from scheduling.batch import BatchScheduler, BatchStatistics
+from scheduling.batch import BatchScheduler
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.capacity import CapacityMeter
 from scheduling.index import Index
 from scheduling.length import LengthPredictor, LengthStatistics

@@ -12,7 +12,8 @@ from topics.replies import ReplyContext
 from workers.prompt import PreparedRequest
 from workers.reply_body import AnsweredChoice, ReplyBody
 from workers.reply_stream import ReplyStream, StreamStart
-from workers.request import Ending, Timeline
+from workers.request import Ending
+from workers.timeline import Timeline
 
 __all__ = ["GrowingReply"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 import orjson
 from opentelemetry import propagate, trace
 
-__all__ = ["LOG_FORMATS", "JsonFormatter", "LogFormat", "set_up_logging"]
+__all__ = ["LOG_FORMATS", "JsonFormatter", "LogFormat", "keep_records_out_of_logs", "set_up_logging"]
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
@@ -25,11 +25,17 @@ def set_up_logging(level: str | None, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=(level or "warning").upper(), handlers=[handler])
-    # Its debug lines quote whole records: no request's text belongs into a log, at any level.
-    logging.getLogger("aiokafka.producer.producer").setLevel(logging.INFO)
+    if level == "debug":
+        keep_records_out_of_logs()
     if level is None:
         # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+def keep_records_out_of_logs() -> None:
+    """Debug lines of these quote whole records and answers of brokers: no request's text belongs into a log."""
+    for name in ("aiokafka.conn", "aiokafka.producer.producer"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 class JsonFormatter(logging.Formatter):

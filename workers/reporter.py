@@ -23,8 +23,8 @@ from topics.worker_reports import (
     TimeToFirstToken,
     WorkerReport,
 )
-from workers.engine import EngineStatistics
 from workers.engine_observer import AdmittedRequest, EngineSnapshot
+from workers.engine_statistics import EngineStatistics
 from workers.request import Arrival
 from workers.stages import stage_times
 from workers.tenant_labels import TenantLabels

@@ -47,9 +47,13 @@ NAMES = {
     "wait": "headrace.wait",
     "preemptions": "headrace.preemptions",
     "suspended": "headrace.suspended",
+    # Of one suspension. Times are in seconds.
     "swapped": "headrace.suspension.swapped",
+    "usable": "headrace.suspension.room_usable",
+    "resume_queue": "headrace.suspension.resume_queue",
     "swap_estimate": "headrace.suspension.swap_estimate",
     "recompute_estimate": "headrace.suspension.recompute_estimate",
+    "suspension_cost": "headrace.suspension.cost",
     "recomputed_tokens": "headrace.suspension.recomputed_tokens",
     "steps": "headrace.steps",
     "attempt": "headrace.attempt",

@@ -4,7 +4,8 @@ Knows which of a timeline's moments bound which stage. Does not know who reads i
 """
 
 from topics.stage_times import StageTimes
-from workers.request import Arrival, Timeline
+from workers.request import Arrival
+from workers.timeline import Timeline
 from workers.wall_clock import WallClock
 
 __all__ = ["stage_times"]

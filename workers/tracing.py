@@ -19,6 +19,7 @@ it, for fifty thousand rows are no trace to look at; so does a request whose pro
     └─ process inference.p0      admitted → reply acknowledged
        ├─ chat SmolLM2           admitted → last token
        │  ├─ prefill             admitted → first token
+       │  ├─ suspended           for each preemption: evicted → as far again as it was
        │  └─ decode              first → last token
        ├─ send inference.replies
        └─ commit inference.p0    the transaction, where delivery is exactly once
@@ -28,7 +29,6 @@ it, for fifty thousand rows are no trace to look at; so does a request whose pro
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from types import MappingProxyType
 
 from opentelemetry import propagate, trace
@@ -37,8 +37,9 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from topics.record import InboundRecord
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason
 from workers.span_names import NAMES
+from workers.timeline import Suspension
 from workers.trace_identity import DerivedIds, attempt_span_id, request_trace_id
 from workers.wall_clock import WallClock
 
@@ -69,20 +70,18 @@ class ReplySent:
     """Its acknowledgement is the end of the transaction that holds its request's commit as well."""
 
 
-def _suspensions(timeline: Timeline) -> dict[str, float | tuple[float, ...] | tuple[bool, ...]]:
-    """How it was suspended, item *i* of each list for the i-th time: what either way was estimated to take in seconds,
-    which was taken, and how many tokens were computed again."""
-    suspensions = timeline.suspensions
-    if not suspensions:
-        return {}
-    return {
-        NAMES["suspended"]: timeline.suspended_s,
-        NAMES["swapped"]: tuple(one.swapped for one in suspensions),
-        # A list of an attribute holds numbers only: what was no choice would have taken for ever.
-        NAMES["swap_estimate"]: tuple(inf if one.swap_s is None else one.swap_s for one in suspensions),
-        NAMES["recompute_estimate"]: tuple(one.recompute_s for one in suspensions),
-        NAMES["recomputed_tokens"]: tuple(float(one.recomputed_tokens) for one in suspensions),
+def _suspension(suspension: Suspension) -> dict[str, Value]:
+    """Which way was taken, what either was estimated to take and what it took; absent: no choice, or not yet."""
+    attributes: dict[str, Value | None] = {
+        NAMES["swapped"]: suspension.swapped,
+        NAMES["usable"]: suspension.usable_s,
+        NAMES["resume_queue"]: suspension.queued_s,
+        NAMES["swap_estimate"]: suspension.swap_s,
+        NAMES["recompute_estimate"]: suspension.recompute_s,
+        NAMES["suspension_cost"]: suspension.cost_s,
+        NAMES["recomputed_tokens"]: suspension.recomputed_tokens,
     }
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 class RequestTracer:
@@ -252,14 +251,17 @@ class RequestTracer:
         chat.set_attribute(NAMES["gen_cached_tokens"], ending.cached_tokens)
         chat.set_attribute(NAMES["preemptions"], timeline.preemptions)
         chat.set_attribute(NAMES["steps"], timeline.steps)
-        for name, value in _suspensions(timeline).items():
-            chat.set_attribute(name, value)
+        if timeline.suspensions:
+            chat.set_attribute(NAMES["suspended"], timeline.suspended_s)
         if ending.error is None:
             assert isinstance(ending.reason, FinishReason)
             chat.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))
+        inside = trace.set_span_in_context(chat)
+        for suspension in timeline.suspensions:
+            back_s = ended_s if suspension.resumed_s is None else suspension.resumed_s
+            self._span("suspended", inside, suspension.started_s, back_s, _suspension(suspension))
         if timeline.first_token_s is not None:
             chat.set_attribute(NAMES["gen_first_chunk"], timeline.first_token_s - arrival.arrived_s)
-            inside = trace.set_span_in_context(chat)
             self._span(
                 "prefill",
                 inside,

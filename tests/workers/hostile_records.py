@@ -9,6 +9,7 @@ tens of thousands, and find what nobody thought of. `tests.workers.test_hostile_
 
 import random
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import orjson
@@ -138,7 +139,7 @@ def _spoil(chance: random.Random, body: Any) -> None:
         if not inner:
             break
         place = chance.choice(inner)
-    absurd = chance.choice(ABSURD)
+    absurd = deepcopy(chance.choice(ABSURD))
     if isinstance(place, list):
         place.insert(chance.randint(0, len(place)), absurd) if chance.random() < 0.5 or not place else place.pop()
         return

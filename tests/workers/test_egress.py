@@ -17,10 +17,11 @@ from workers.egress import Egress
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest
 from workers.reply_stream import StreamStart
-from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason
 from workers.sampling import TokenLogprobs
 from workers.staging import StageJob
 from workers.terminal_writer import ReplyTopics, Terminal
+from workers.timeline import Timeline
 
 P1 = PriorityClass.P1
 

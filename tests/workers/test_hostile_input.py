@@ -8,6 +8,7 @@ hypothesis.
 import os
 import time
 from collections import Counter
+from copy import deepcopy
 from typing import Any
 
 import orjson
@@ -134,7 +135,12 @@ def test_each_of_many_hostile_records_is_answered_or_dead_lettered(gauntlet: Gau
         assert outcomes[kind] > RECORDS // 100, f"too few for a test: {kind}"
 
 
-VALUES = st.sampled_from(ABSURD) | st.text(max_size=20) | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
+VALUES = (
+    st.sampled_from(ABSURD).map(deepcopy)
+    | st.text(max_size=20)
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+)
 JSON = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner))
 FIELDS = st.sampled_from(["model", "messages", "prompt", "max_tokens", "stop", "stream", "priority", "logit_bias", "n"])
 

@@ -3,7 +3,8 @@
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason
+from workers.timeline import Timeline
 
 
 def arrival() -> Arrival:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvcache.manager import KVCacheManager
-from scheduling.batch import BatchStatistics
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.length import LengthStatistics
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState

@@ -7,8 +7,8 @@ import pytest
 
 from tests.workers.engine_rig import Rig
 from topics.stage_times import StageTimes
-from workers.request import Suspension, Timeline
 from workers.stages import stage_times
+from workers.timeline import Suspension, Timeline
 from workers.wall_clock import WallClock
 
 

@@ -11,9 +11,10 @@ from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
 from topics.record import InboundRecord
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Dispatch, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason
 from workers.sampling import SamplingParams
 from workers.telemetry import tracer_provider
+from workers.timeline import Dispatch, Timeline
 from workers.trace_identity import attempt_span_id
 from workers.tracing import ReplySent, RequestTracer
 from workers.wall_clock import WallClock

@@ -15,6 +15,8 @@
 #define MAX_ROWS 6 /* of 16 registers */
 #endif
 
+#define CACHE_LINE 64 /* bytes */
+
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
@@ -107,6 +109,7 @@ INLINE void multiply_tile(const int rows, const int vectors, const int bf16, lon
         for (int v = 0; v < vectors; v++) sum[r][v] = onto ? load(c + r * ldc + v * LANES) : splat(0);
     for (long i = 0; i < k; i++) {
         __builtin_prefetch(ahead + i * stride, 0, 2);
+        if (vectors * LANES * 4 > CACHE_LINE) __builtin_prefetch(ahead + i * stride + stride / 2, 0, 2);
         vf right[2];
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) right[v] = load_from(b, i * ldb + v * LANES, bf16);

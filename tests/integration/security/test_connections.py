@@ -18,9 +18,9 @@ from topics.headers import RequestHeaders
 from topics.partition_reader import PartitionReader
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
-from workers.cli import main
 from workers.commands.connection import connection
 from workers.config import load_config
+from workers.log_format import keep_records_out_of_logs, main
 from workers.worker import Worker
 
 pytestmark = pytest.mark.broker
@@ -60,7 +60,7 @@ async def test_a_worker_a_client_and_a_command_over_scram_and_tls(
 ) -> None:
     """All of it, logged at the most talkative level: neither the password nor a word of the request is in the log."""
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("aiokafka.producer.producer").setLevel(logging.INFO)  # as the command line sets it
+    keep_records_out_of_logs()
     password_file = tmp_path / "password"
     password_file.write_text(f"{PASSWORD}\n", encoding="utf-8")
     fields: dict[str, Any] = secure_kafka.fields("SASL_SSL", "SCRAM-SHA-512")
