@@ -247,6 +247,10 @@ class AccountedQdisc:
             flows=len(self._index.flows),
         )
 
+    def reason(self, row: int) -> str:
+        """Why the row was dequeued: it is in flight."""
+        return self._discipline.reason(self._ledger.entries[row].grant)
+
     def tree(self, now: float) -> TreeStatistics | None:
         """What the class tree's buckets hold and who borrowed; None for a policy without a tree."""
         return self._discipline.tree(now)

@@ -74,6 +74,8 @@ class Admission:
         """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary
         one: its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used
         again.)"""
+        self._chosen: list[int] = []
+        """Claimed, and not yet told of."""
         self._first_admissions = 0
         self._readmissions = 0
         self._evicted = False
@@ -87,6 +89,11 @@ class Admission:
     def readmissions(self) -> int:
         """Of sequences that were preempted."""
         return self._readmissions
+
+    def take_chosen(self) -> list[int]:
+        """Rows that the discipline picked since the last call and that could not enter at once."""
+        chosen, self._chosen = self._chosen, []
+        return chosen
 
     def set_strict(self, classes: frozenset[PriorityClass]) -> None:
         """These are strict from now on. What was admitted or picked by right keeps it."""
@@ -178,6 +185,7 @@ class Admission:
                 admitted.append(row)
             else:
                 self._claims.claim(priority, row)
+                self._chosen.append(row)
                 self._claims.set_short_of_room(priority, self._window.is_staged(row))
 
     def _room(self, strict: bool) -> Room:

@@ -224,6 +224,10 @@ class BatchScheduler:
         self._plan = StepPlan(chunks, admitted, evictions, swaps, predicted_s)
         return self._plan
 
+    def take_chosen(self) -> list[int]:
+        """Rows that the discipline picked since the last call and that wait for tokens, a slot or blocks."""
+        return self._admission.take_chosen()
+
     def settle(self, plan: StepPlan, outcomes: Sequence[Outcome], measured_s: float, now: float) -> None:
         """The plan has run in `measured_s` seconds. One outcome for each chunk that sampled a token."""
         assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"

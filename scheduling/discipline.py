@@ -77,6 +77,10 @@ class Discipline(Protocol[Grant]):
         """Cost that a class ran on others' rates, corrections included."""
         ...
 
+    def reason(self, grant: Grant) -> str:
+        """Why this row was let go, in a few words for an operator's trace."""
+        ...
+
     def tree(self, now: float) -> TreeStatistics | None:
         """What its buckets hold and who borrowed; None where there is no class tree."""
         ...

@@ -25,6 +25,9 @@ class Flat:
         """Nobody has a rate, so nobody borrows."""
         return 0
 
+    def reason(self, grant: object) -> str:
+        return "turn"
+
     def tree(self, now: float) -> TreeStatistics | None:
         return None
 

@@ -50,7 +50,7 @@ from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, s
 from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, turns_up
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
 from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
-from scheduling.htb_statistics import tree_statistics
+from scheduling.htb_statistics import lender_name, tree_statistics
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.tenants import Tenants
@@ -258,6 +258,12 @@ class Htb:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         node = self._class_of.get(priority)
         return 0 if node is None else sum(node.borrowed)
+
+    def reason(self, grant: HtbGrant) -> str:
+        node, lender, via, _ = grant
+        if via is not None:
+            return "promoted, for it waited too long" if via is self._promotion else "strict"
+        return f"borrowed from {lender_name(node, lender)}" if lender else "own rate"
 
     def tree(self, now: float) -> TreeStatistics:
         return tree_statistics(self._root, now)

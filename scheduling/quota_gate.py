@@ -260,6 +260,9 @@ class QuotaGate:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return self._inner.borrowed_cost(priority)
 
+    def reason(self, grant: GateGrant) -> str:
+        return self._inner.reason(grant[1])
+
     def tree(self, now: float) -> TreeStatistics | None:
         return self._inner.tree(now)
 

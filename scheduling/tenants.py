@@ -171,6 +171,9 @@ class Tenants:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
 
+    def reason(self, grant: object) -> str:
+        return "turn"
+
     def tree(self, now: float) -> TreeStatistics | None:
         return None
 

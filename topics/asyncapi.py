@@ -103,6 +103,13 @@ MESSAGES: Mapping[str, Message] = {
             "collector-beat", "Collector", "It lives, and has these partitions.", "collector/ID", ("CollectorBeat",)
         ),
         Message(
+            "usage",
+            "Usage",
+            "What a request used: one for each that came as far as the scheduler, with its terminal reply.",
+            "The request's identity: TOPIC/PARTITION/OFFSET of its record.",
+            ("UsageRecord",),
+        ),
+        Message(
             "worker-report",
             "Report of a worker",
             "What it does, once a second. Totals count from its start.",
@@ -153,6 +160,7 @@ def messages_of(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
         ),
         catalogue.progress: ("attempt",),
         catalogue.offsets: ("offset-map",),
+        catalogue.usage: ("usage",),
         catalogue.reports: ("worker-report",),
         catalogue.jobs: ("job-order", "job-run", "job-memo", "collector-beat"),
     }
@@ -208,7 +216,7 @@ def _channel_name(catalogue: Catalogue, topic: str) -> str:
 def _topic_binding(spec: TopicSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in spec.configs.items():
-        settings[name] = [value] if name == "cleanup.policy" else int(value) if value.isdigit() else value
+        settings[name] = value.split(",") if name == "cleanup.policy" else int(value) if value.isdigit() else value
     return {"partitions": spec.partitions, "topicConfiguration": settings, "bindingVersion": _KAFKA_BINDING}
 
 

@@ -103,6 +103,10 @@ class Catalogue:
         return f"{self.prefix}.offsets"
 
     @property
+    def usage(self) -> str:
+        return f"{self.prefix}.usage"
+
+    @property
     def reports(self) -> str:
         return f"{self.prefix}.reports"
 
@@ -182,6 +186,13 @@ class Catalogue:
                 "what workers say of themselves, for `headrace top`",
             ),
             TopicSpec(self.jobs, 1, compacted, "state of batch jobs"),
+            # One key a request: what is compacted away was written twice for one. It doesn't grow for ever.
+            TopicSpec(
+                self.usage,
+                self.reply_partitions,
+                {"cleanup.policy": "compact,delete", "retention.ms": str(90 * _DAY_MS), "segment.ms": str(_DAY_MS)},
+                "what each request used, for billing and quotas",
+            ),
         )
 
 

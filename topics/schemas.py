@@ -26,6 +26,7 @@ from topics.control_records import (
 from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
 from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
 from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
+from topics.usage import UsageRecord
 from topics.validation import accepted_without_effect
 from topics.worker_reports import WorkerReport
 
@@ -45,6 +46,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-run": JobRun,
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
+    "usage": UsageRecord,
     "worker-report": WorkerReport,
     "cancel-order": CancelOrder,
     "requeue-order": RequeueOrder,

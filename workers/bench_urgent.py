@@ -30,7 +30,7 @@ from workers.engine_statistics import EngineStatistics
 from workers.loaded_model import LoadedModel
 from workers.prompt import ChatTokenizer
 from workers.recorded_steps import RecordedStep, RecordingRunner
-from workers.tracing import NAMES
+from workers.span_names import NAMES
 
 __all__ = ["Phase", "RequestRecord", "UrgentLoad", "request_bodies", "run_phase", "small_pool"]
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from workers.log_format import LOG_FORMATS, set_up_logging
 from workers.openmp import bound_spinning
 
-__all__ = ["CommandFailedError", "UsageError", "keep_records_out_of_logs", "main"]
+__all__ = ["CommandFailedError", "UsageError", "main"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ COMMANDS = {
     "retry": "run the rows of a job that failed once more",
     "cancel": "end a request, a job or all that a tenant has sent",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
+    "usage": "what each tenant has used",
     "control": "pause, drain, quotas and the policy of running workers; what is in force",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
@@ -104,29 +106,15 @@ def _command(name: str, rest: Sequence[str]) -> int:
         metavar="LEVEL",
         help="debug, info, warning (the default) or error",
     )
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, default="text", help="text (the default), or json: an object a line"
+    )
     module.add_arguments(parser)
     parsed = parser.parse_args(rest)
     if parsed.config is not None:
         os.environ["HEADRACE_CONFIG"] = parsed.config
-    _set_up_logging(parsed.log_level)
+    set_up_logging(parsed.log_level, parsed.log_format)
     return _run(module, parsed)
-
-
-def _set_up_logging(level: str | None) -> None:
-    logging.basicConfig(
-        level=(level or "warning").upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    if level == "debug":
-        keep_records_out_of_logs()
-    if level is None:
-        # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-
-
-def keep_records_out_of_logs() -> None:
-    """Debug lines of these quote whole records and answers of brokers: no request's text belongs into a log."""
-    for name in ("aiokafka.conn", "aiokafka.producer.producer"):
-        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def _run(module: ModuleType, parsed: argparse.Namespace) -> int:

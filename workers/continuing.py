@@ -31,6 +31,7 @@ from workers.attempts import Attempts
 from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.reply_stream import StreamStart
+from workers.request import Arrival
 from workers.staging import Refused, Staged
 from workers.stop_strings import StopStrings
 
@@ -181,11 +182,17 @@ class Continuing:
         if prepared.sampling.logprobs is not None:
             return again  # those of the tokens before are not known any more
         if history.models - {prepared.model}:
-            log.warning("the stream of %s begins again: it was begun by another model", arrival.id)
+            log.warning(
+                "the stream of %s begins again: it was begun by another model", arrival.id, extra=_trace_of(arrival)
+            )
             return again
         told = history.text
         if told not in told_by(prepared, history.token_ids, self._new_detokenizer()):
-            log.warning("the stream of %s begins again: its tokens make another text than was told", arrival.id)
+            log.warning(
+                "the stream of %s begins again: its tokens make another text than was told",
+                arrival.id,
+                extra=_trace_of(arrival),
+            )
             return again
         return StreamStart(
             seq=history.seq,
@@ -205,3 +212,8 @@ def told_by(prepared: PreparedRequest, token_ids: Sequence[int], detokenizer: De
         return text, text
     rest, matched = matcher.feed(detokenizer.flush())
     return text, text + rest + ("" if matched else matcher.flush())
+
+
+def _trace_of(arrival: Arrival) -> dict[str, str | None]:
+    """For a line of the log."""
+    return {"traceparent": arrival.headers.traceparent}

@@ -36,6 +36,7 @@ from workers.reply_stream import ReplyStream
 from workers.request import Arrival, Ending, FinishReason, Moved
 from workers.stages import stage_times
 from workers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.usage import UsageWriter
 from workers.wall_clock import WallClock
 
 __all__ = ["Egress"]
@@ -58,6 +59,7 @@ class Egress:
         attempts: Attempts,
         token_bytes: Callable[[int], bytes],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
+        usage: UsageWriter | None = None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
         stands for. `on_tokens` is told of output tokens as they come."""
@@ -71,6 +73,7 @@ class Egress:
         self._token_bytes = token_bytes
         self._clock = WallClock()
         self._on_tokens = on_tokens
+        self._usage = usage
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
@@ -279,8 +282,13 @@ class Egress:
         arrival = publication.arrival
         last = self._attempts.ending(arrival)
         after = _all_of(told, last.written)
+        beside = last.beside
+        ending = publication.ending
+        assert ending is not None, f"{arrival.id} has not ended"
+        if self._usage is not None and not isinstance(ending.reason, Moved):
+            beside = (*beside, self._usage.record(arrival, publication.prepared, ending, reply.attempt))
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, last.beside)
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, beside)
         )
 
     async def _send_last_deltas(self, reply: GrowingReply, stream: ReplyStream, reason: FinishReason) -> None:

@@ -7,7 +7,7 @@ code runs under a simulated runner on virtual time.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 
 from kvcache.block_hash import BlockHasher
@@ -53,7 +53,7 @@ from workers.split_forward import SplitForward
 from workers.staging import Refused, Staged, StageJob
 from workers.stop_strings import StopStrings
 from workers.swap_space import BlockSwapper
-from workers.timeline import Timeline
+from workers.timeline import Dispatch, Timeline
 from workers.token_intake import TokenIntake
 
 __all__ = ["Engine"]
@@ -160,7 +160,7 @@ class Engine:
         may_dispatch = not self._draining and not self._outbox.full
         if may_dispatch and self._scheduler.awaits_tokens(now):
             now = self._await_tokens(now)
-        plan = self._scheduler.schedule(now, may_dispatch)
+        plan = self._plan(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
             self._hand_out(now)
@@ -173,6 +173,14 @@ class Engine:
         if self._observer is not None:
             self._observer.turn(now, self._oldest, self._admitted)
         return plan is not None or self._requests.dropping
+
+    def _plan(self, now: float, may_dispatch: bool) -> StepPlan | None:
+        plan = self._scheduler.schedule(now, may_dispatch)
+        for row in self._scheduler.take_chosen():
+            request = self._requests.staged(row)
+            if request is not None:
+                request.timeline.chosen_s = now
+        return plan
 
     def _await_tokens(self, now: float) -> float:
         """An urgent request came during the last step, and its tokens take a moment; a step without it takes longer.
@@ -358,6 +366,8 @@ class Engine:
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
         )
         self._requests.add(row, arrival)
+        if self._observer is not None:
+            self._observer.arrived(row)
         self._cancelling.entered(row, arrival)
         self._scheduler.enqueue(row, now)
         return row
@@ -428,7 +438,7 @@ class Engine:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _run(self, plan: StepPlan, now: float) -> None:
-        self._note_admitted(plan.admitted, now)
+        self._note_admitted(plan, now)
         self._preemption_times.planned(plan, self._timeline, now)
         self._tell_preemptions(plan)
         self._swap(plan)
@@ -475,14 +485,20 @@ class Engine:
         self._step_seconds += done - started
         self._last_step_s = done - started
 
-    def _note_admitted(self, rows: Sequence[int], now: float) -> None:
-        for row in rows:
+    def _note_admitted(self, plan: StepPlan, now: float) -> None:
+        for row in plan.admitted:
             timeline = self._requests[row].timeline
             # A request that was preempted and comes back was admitted before.
             if timeline.admitted_s is None:
                 timeline.admitted_s = now
+                timeline.dispatch = self._dispatch(row, plan)
                 if self._max_run_s is not None:
                     self._begun.append((row, self._requests.arrival(row)))
+
+    def _dispatch(self, row: int, plan: StepPlan) -> Dispatch:
+        passed = () if self._observer is None else self._observer.dispatched(row)
+        victims = sum(eviction.for_row == row for eviction in plan.evictions)
+        return Dispatch(self._qdisc.reason(row), passed, victims)
 
     def _fail(self, rows: Collection[int], error: RequestError, now: float) -> None:
         """These rows can't go on."""

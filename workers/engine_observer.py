@@ -5,6 +5,7 @@ the engine thread: nothing here takes a lock, and a step pays a few microseconds
 `snapshot`, which is replaced as a whole, and the distributions' own snapshots.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _MANY_VICTIMS = 4_096
 """Kinds of preemptions that are told apart; victims beyond it count as `other`'s."""
 _OTHER = "other"
 _CLASSES = tuple(PriorityClass)
+_FIRST_ROWS = 1_024
+_MASK = 2**32 - 1
 
 
 class Preempted(NamedTuple):
@@ -123,11 +126,33 @@ class EngineObserver:
         self._step_sequences = Distribution(STEP_SEQUENCES.bounds)
         self._step_tokens = Distribution(STEP_TOKENS.bounds)
         self._preempted: Counter[Preempted] = Counter()
+        self._dispatched = [0] * len(_CLASSES)
+        """Rows that were admitted, by service class; modulo 2³², as the columns are."""
+        self._dispatched_before: tuple[array[int], ...] = tuple(array("I") for _ in _CLASSES)
+        """By class and row: the same when the row arrived. Sixteen bytes a row."""
         self._due_s = 0.0
         self.snapshot: EngineSnapshot | None = None
         """The latest; None before the engine's first turn."""
 
     # --- the engine tells -----------------------------------------------------------------------------------------
+
+    def arrived(self, row: int) -> None:
+        """A row of the index is new."""
+        if row >= len(self._dispatched_before[0]):
+            for column in self._dispatched_before:
+                more = max(row + 1, 2 * len(column), _FIRST_ROWS) - len(column)
+                column.frombytes(bytes(more * column.itemsize))
+        for priority in _CLASSES:
+            self._dispatched_before[priority][row] = self._dispatched[priority]
+
+    def dispatched(self, row: int) -> tuple[int, ...]:
+        """A row is admitted for the first time. By class: how many were so since it arrived."""
+        passed = tuple(
+            (self._dispatched[priority] - self._dispatched_before[priority][row]) & _MASK for priority in _CLASSES
+        )
+        priority = self._index.service[row]
+        self._dispatched[priority] = (self._dispatched[priority] + 1) & _MASK
+        return passed
 
     def step(self, plan: StepPlan, seconds: float) -> None:
         """A forward pass was done."""

@@ -76,6 +76,9 @@ def _together(timelines: list[Timeline]) -> Timeline:
         ended_s=max((time for one in timelines if (time := one.ended_s) is not None), default=None),
         suspensions=[suspension for timeline in timelines for suspension in timeline.suspensions],
         steps=max(timeline.steps for timeline in timelines),
+        chosen_s=timelines[0].chosen_s,
+        dispatch=timelines[0].dispatch,
+        longest_gap_s=max(timeline.longest_gap_s for timeline in timelines),
     )
 
 

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 
 from scheduling.step_time import LinearStepTime
 from workers.config import EngineConfig, ModelConfig
-from workers.devices import choose_placement
+from workers.devices import choose_placement, gpu_uuid
 from workers.kv_config import KVConfig
 from workers.model_source import find_model, load_tokenizer, prepare_model
 from workers.prompt_tokens import ChatTokenizer
@@ -42,6 +42,8 @@ class LoadedModel:
     """One line for the log: model, placement, pool, rates."""
     group: RankGroup | None = None
     """The other ranks that it runs on."""
+    gpu_uuid: str | None = None
+    """Of the CUDA device that it is on."""
 
 
 def load_model(
@@ -92,4 +94,5 @@ def load_model(
             f"{1 / alone_s:,.0f} tokens/s; ready {time.monotonic() - started_s:.1f} s "
             f"after imports, {time.time() - psutil.Process().create_time():.1f} s after the process started"
         ),
+        gpu_uuid=gpu_uuid(placement.device),
     )

@@ -115,5 +115,5 @@ class Staging:
             raise
         except BaseException:
             # A panic of the tokenizer (Rust) is no Exception. One request's surprise must not stop all others.
-            log.exception("staging %s failed", job.arrival.id)
+            log.exception("staging %s failed", job.arrival.id, extra={"traceparent": job.arrival.headers.traceparent})
             return Refused(job, RequestError.internal("Preparing the prompt failed."))

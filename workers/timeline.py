@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from scheduling.plan import Chunk, Eviction
 
-__all__ = ["Suspension", "Timeline"]
+__all__ = ["Dispatch", "Suspension", "Timeline"]
 
 
 @dataclass(slots=True)
@@ -60,6 +60,18 @@ class Suspension:
         return self.recomputed_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How a request came to run: what its trace says about its wait."""
+
+    reason: str
+    """By what right it went: its turn, its class's own rate, what it borrowed."""
+    passed: tuple[int, ...]
+    """Requests of each service class that were dispatched while it waited; empty where nobody counts."""
+    victims: int
+    """Running requests that were suspended to make room for it."""
+
+
 @dataclass(slots=True)
 class Timeline:
     """When things happened to one request, in seconds of the worker's monotonic clock. None: not yet."""
@@ -72,6 +84,9 @@ class Timeline:
     ended_s: float | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     steps: int = 0
+    chosen_s: float | None = None
+    """The scheduler picked it, and it waited for a slot or blocks from then on; None: it had both at once."""
+    dispatch: Dispatch | None = None
     longest_gap_s: float = 0.0
     """Between two tokens."""
 

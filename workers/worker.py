@@ -63,6 +63,7 @@ from workers.staging import Staged, StageJob, Staging
 from workers.tenant_labels import TenantLabels
 from workers.terminal_writer import ReplyTopics, Settled
 from workers.tracing import ReplySent, RequestTracer
+from workers.usage import UsageWriter
 from workers.wall_clock import WallClock
 from workers.watchdog import Watchdog
 from workers.worker_statistics import WorkerStatistics
@@ -213,6 +214,7 @@ class Worker:
             model=model.served_names[0],
             max_sequences=config.engine.max_sequences,
             slos={child.priority: child.slo for child in tree.walk() if child.priority is not None},
+            gpu_uuid=model.gpu_uuid,
             known_tenants=list(config.scheduling.tenant_weights),
             topics=self._topics,
             statistics=self.statistics,
@@ -237,6 +239,7 @@ class Worker:
                 self._topics,
                 self._residency,
                 instance=instance,
+                on_batch=self._tracer.polled,
                 on_record=self._ingress.take,
                 adopt=self._journal.adopt,
                 on_confirmed=self._attempts.confirmed,
@@ -256,6 +259,7 @@ class Worker:
             new_detokenizer=new_detokenizer,
             attempts=self._attempts,
             on_tokens=self.telemetry.tokens,
+            usage=UsageWriter(self._catalogue.usage, WallClock()) if config.telemetry.usage_records else None,
             token_bytes=new_detokenizer.token_bytes,
         )
         limit = DeadLetterLimit(
@@ -550,8 +554,8 @@ class Worker:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
         self._attempts.settled(settled.terminal.record, settled.terminal.epoch)
-        if settled.fate is Fate.DELIVERED:
-            self.telemetry.settled(settled)
+        delivered = settled.fate is Fate.DELIVERED
+        met = self.telemetry.settled(settled) if delivered else {}
         if publication is None:
             return
         was_full = self._outbox.full
@@ -559,16 +563,25 @@ class Worker:
         if was_full and not self._outbox.full:
             self._inbox.wake()  # it may dispatch again
         assert publication.ending is not None
-        if settled.fate is Fate.LOST or isinstance(publication.ending.reason, Moved):
+        if isinstance(publication.ending.reason, Moved):
             return
         sent = settled.terminal.reply
-        reply = ReplySent(sent.topic, settled.sent_s, settled.acknowledged_s, sent.size_bytes)
+        reply = ReplySent(
+            sent.topic,
+            settled.sent_s,
+            settled.acknowledged_s,
+            sent.size_bytes,
+            attempt=sent.attempt,
+            committed=delivered,
+            transactional=self._config.delivery == "exactly-once",
+        )
         self._tracer.record(
             publication.arrival,
             publication.prepared,
             publication.ending,
             reply,
             f"chatcmpl-{publication.arrival.headers.request_id}",
+            met,
         )
 
     # --- from the engine's threads --------------------------------------------------------------------------------

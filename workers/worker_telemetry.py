@@ -20,13 +20,14 @@ from workers import metric_compat as theirs
 from workers.delivery_metrics import read_delivery
 from workers.engine_metrics import EngineMetrics
 from workers.engine_observer import EngineObserver
+from workers.gpu_metrics import gpu_metrics
 from workers.ingress import Refusal
 from workers.metric_compat import declared
 from workers.metric_export import MetricExport
 from workers.metric_store import MetricStore, Reading
 from workers.rates import TenantThroughput
 from workers.reporter import Reporter
-from workers.request import Arrival
+from workers.request import Arrival, Moved
 from workers.request_metrics import RequestMetrics
 from workers.slo import SloTracker
 from workers.telemetry_config import TelemetryConfig
@@ -53,6 +54,7 @@ class WorkerTelemetry:
         max_sequences: int,
         slos: Mapping[PriorityClass, Slo],
         known_tenants: list[str],
+        gpu_uuid: str | None,
         topics: ReplyTopics,
         statistics: Callable[[], WorkerStatistics],
         reporter: Reporter,
@@ -80,6 +82,9 @@ class WorkerTelemetry:
         if observer is not None:
             self._engine = EngineMetrics(observer, self._tenants, model, max_sequences)
             self.store.read_from(self._engine.read)
+        gpu = gpu_metrics(gpu_uuid) if self._on and gpu_uuid is not None else None
+        if gpu is not None:
+            self.store.read_from(gpu.read)
         self.store.read_from(self._read)
         self.export = MetricExport(self.store, host=config.metrics_host, port=config.metrics_port if self._on else None)
 
@@ -154,7 +159,8 @@ class WorkerTelemetry:
         publication = settled.terminal.publication
         if publication is not None:
             assert publication.ending is not None
-            met = self._slos.record(publication.arrival, publication.ending, settled.acknowledged_s)
+            if not isinstance(publication.ending.reason, Moved):
+                met = self._slos.record(publication.arrival, publication.ending, settled.acknowledged_s)
             tenants = self._live.get(settled.terminal.partition)
             if tenants is not None:
                 tenants[self._tenants.of(publication.arrival.tenant)] -= 1

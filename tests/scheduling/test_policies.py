@@ -151,6 +151,9 @@ class Recorder:
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
 
+    def reason(self, grant: str) -> str:
+        return grant
+
     def tree(self, now: float) -> None:
         return None
 

@@ -6,6 +6,7 @@
   headrace bench swap        KV blocks copied out and in, beside a plain copy of the same bytes
   headrace bench paging      block accounting beside a decode step, a prefix hit beside its suffix
   headrace bench scheduler   what a queueing discipline costs a request, with up to a million queued
+  headrace bench telemetry   the engine with metrics and traces, beside itself without
 
 Each has its own --help. docs/benchmarks.md says how to repeat the published figures.
 """
@@ -15,7 +16,7 @@ import importlib
 
 __all__ = ["add_arguments", "run"]
 
-_BENCHMARKS = ("engine", "urgent", "delivery", "scheduler", "swap", "paging")
+_BENCHMARKS = ("engine", "urgent", "delivery", "scheduler", "swap", "paging", "telemetry")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -48,6 +48,7 @@ _PASSED_ON = (
     "topic_prefix",
     "config",
     "log_level",
+    "log_format",
     "model",
     "dtype",
     "policy",

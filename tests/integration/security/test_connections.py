@@ -18,9 +18,10 @@ from topics.headers import RequestHeaders
 from topics.partition_reader import PartitionReader
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
-from workers.cli import keep_records_out_of_logs, main
+from workers.cli import main
 from workers.commands.connection import connection
 from workers.config import load_config
+from workers.log_format import keep_records_out_of_logs
 from workers.worker import Worker
 
 pytestmark = pytest.mark.broker
