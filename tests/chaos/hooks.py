@@ -20,8 +20,7 @@ from typing import Any
 
 from topics import aiokafka_fencing, transactional_replies
 from topics.replies import OutboundRecord, ReplyContext
-from workers import egress
-from workers import worker as worker_module
+from workers import computing, egress
 from workers.runner import SequenceInput
 
 __all__ = ["DEADLY", "Hook", "install", "mutate"]
@@ -55,13 +54,13 @@ def install(hook: Hook, model: Any) -> Any:
     """The model to serve; for some places it is wrapped."""
     match hook.place:
         case "staging":
-            prepare = worker_module.prepare
+            prepare = computing.prepare
 
             def staging(*arguments: Any) -> Any:
                 hook.visit()
                 return prepare(*arguments)
 
-            worker_module.prepare = staging
+            computing.prepare = staging
         case "prefill" | "decode" | "deadly":
             return replace(model, runner=_Runner(model.runner, hook))
         case "delta":

@@ -26,13 +26,13 @@ from topics.errors import RequestError
 from topics.headers import CAP_BYTES, ReplyEvent
 from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from workers.computing import prepare
 from workers.config import IngressConfig
 from workers.ingress import Ingress, Refusal
 from workers.prompt import PromptBuilder
 from workers.reply_body import error_body
 from workers.request import Arrival
 from workers.runner import ModelLimits
-from workers.worker import prepare
 
 RECORDS = int(os.environ.get("HOSTILE_RECORDS", "20000"))
 SEED = int(os.environ.get("HOSTILE_SEED", "0"))
