@@ -8,10 +8,10 @@ the same. It touches private attributes; the broker tests hold it to aiokafka 0.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from topics import aiokafka_records
@@ -23,6 +23,7 @@ from topics.record import InboundRecord, RecordId
 __all__ = [
     "close_consumer",
     "inbound_record",
+    "join_group",
     "log_range",
     "open_consumer",
     "seek_to_the_start",
@@ -77,6 +78,25 @@ def inbound_record(record: Any) -> InboundRecord:
         value=record.value,
         headers=tuple((name, b"" if value is None else value) for name, value in record.headers),
     )
+
+
+def join_group(
+    consumer: Any,
+    topic: str,
+    *,
+    on_assigned: Callable[[list[int]], None],
+    on_revoked: Callable[[list[int]], Awaitable[None]],
+) -> None:
+    """Subscribe to a topic. Both are told numbers of partitions; the group waits while partitions are revoked."""
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
+        async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+            await on_revoked([place.partition for place in revoked])
+
+        async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+            on_assigned([place.partition for place in assigned])
+
+    consumer.subscribe([topic], listener=Listener())
 
 
 async def seek_to_the_start(consumer: Any, partition: TopicPartition, *, timeout_s: float) -> None:

@@ -40,7 +40,7 @@ class Reader:
 
     async def break_down(self) -> None:
         """Nothing is fetched any more, what is under way included."""
-        fetcher = self.consumer._consumer._fetcher
+        fetcher = self.consumer._current.now._fetcher
         tasks = {fetcher._fetch_task, *fetcher._pending_tasks}
         for task in tasks:
             task.cancel()
