@@ -74,8 +74,11 @@ class Admission:
         """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary
         one: its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used
         again.)"""
+        self._without_tokens: set[int] = set()
+        """Claimed rows that have not lacked room yet: they had no tokens when they were picked. (A row that ends
+        unadmitted stays, as above.)"""
         self._chosen: list[int] = []
-        """Claimed, and not yet told of."""
+        """They lack room, and it was not told of yet."""
         self._first_admissions = 0
         self._readmissions = 0
         self._evicted = False
@@ -91,7 +94,7 @@ class Admission:
         return self._readmissions
 
     def take_chosen(self) -> list[int]:
-        """Rows that the discipline picked since the last call and that could not enter at once."""
+        """Rows whose turn came since the last call and that have their tokens and found no room. Each once."""
         chosen, self._chosen = self._chosen, []
         return chosen
 
@@ -159,6 +162,9 @@ class Admission:
                 continue
             if not claims.may_go(priority) or not self._enter_claimed(row, priority, budget, now):
                 claims.set_short_of_room(priority, True)
+                if row in self._without_tokens:
+                    self._without_tokens.discard(row)
+                    self._chosen.append(row)
                 return
             claims.drop_claimed(priority, row)
             admitted.append(row)
@@ -185,8 +191,13 @@ class Admission:
                 admitted.append(row)
             else:
                 self._claims.claim(priority, row)
-                self._chosen.append(row)
-                self._claims.set_short_of_room(priority, self._window.is_staged(row))
+                short_of_room = self._window.is_staged(row)
+                if short_of_room:
+                    self._without_tokens.discard(row)
+                    self._chosen.append(row)
+                else:
+                    self._without_tokens.add(row)
+                self._claims.set_short_of_room(priority, short_of_room)
 
     def _room(self, strict: bool) -> Room:
         """The classes that a new row may come from: one of theirs could have a slot."""

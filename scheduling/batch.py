@@ -225,7 +225,8 @@ class BatchScheduler:
         return self._plan
 
     def take_chosen(self) -> list[int]:
-        """Rows that the discipline picked since the last call and that wait for tokens, a slot or blocks."""
+        """Rows whose turn came since the last call and that have their tokens and found no slot, blocks or step. Each
+        once."""
         return self._admission.take_chosen()
 
     def settle(self, plan: StepPlan, outcomes: Sequence[Outcome], measured_s: float, now: float) -> None:

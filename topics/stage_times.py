@@ -22,9 +22,10 @@ class StageTimes:
     ingress: float | None = None
     """From the record's timestamp (the broker's clock) until the worker had read it (the worker's)."""
     queue: float | None = None
-    """Until its turn came and its prompt was tokenised."""
+    """Until it was its turn and its prompt was tokenised."""
     slot: float | None = None
-    """Until there was a sequence slot, and KV blocks."""
+    """Until there was room for it: KV blocks, a sequence slot, a place in the step. While all slots are taken it is
+    nobody's turn: that is `queue`."""
     prefill: float | None = None
     """Until the first token."""
     decode: float | None = None

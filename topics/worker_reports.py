@@ -40,7 +40,7 @@ class TimeToFirstToken(WireModel):
     queue: Seconds = 0.0
     """Until its turn came and its prompt was tokenised."""
     slot: Seconds = 0.0
-    """Until there was a sequence slot, and KV blocks."""
+    """Until there was room for it: KV blocks, a sequence slot, a place in the step."""
     prefill: Seconds = 0.0
     """Until the first token."""
     reply: Seconds = 0.0

@@ -17,7 +17,6 @@ Owned by the event loop; `stage` is the engine thread's, `staged` the staging th
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from workers.reply_stream import StreamStart
 from workers.request import Arrival
 from workers.staging import Refused, Staged, StageJob
 from workers.start_gate import ArrivalKey, StartGate, arrival_key
+from workers.start_queue import StartQueue
 from workers.suspects import Suspects
 
 __all__ = ["MOST_CRASHES", "AttemptStatistics", "Attempts", "LastWords"]
@@ -112,8 +112,8 @@ class Attempts:
         self._monotonic_s = monotonic_s
         self._gate = StartGate(let_in, self._run_again)
         self._suspects = Suspects()
-        self._last_of: dict[tuple[str, int], RecordId] = {}
-        """The newest record of each partition."""
+        self._last_of: dict[tuple[str, int], ArrivalKey] = {}
+        """The newest record of each partition that is this worker's."""
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, _Begun] = {}
@@ -121,12 +121,7 @@ class Attempts:
         """Sequences of arrivals whose attempt is not written yet."""
         self._uncertain: list[tuple[StageJob, int]] = []
         """Begun with this attempt, and perhaps another worker's already."""
-        self._due: deque[StageJob] = deque()
-        """To be begun. Bounded by what the scheduler hands out."""
-        self._told = False
-        """The loop is to look at `_due`."""
-        self._waiting: asyncio.Future[None] | None = None
-        """For room in the journal."""
+        self._due = StartQueue(journal, call_soon=call_soon, begin=self._begin_due, emptied=self._begin_held)
         self._given_back: set[asyncio.Future[RecordId]] = set()
         """Last notes of partitions that are another's now."""
         self._repeated = self._given_up = 0
@@ -136,7 +131,7 @@ class Attempts:
     def take(self, arrival: Arrival) -> None:
         """Queue it, keep it until its turn comes, or give it up."""
         prior = self._journal.prior(arrival.id)
-        self._last_of[arrival.id.topic, arrival.id.partition] = arrival.id
+        self._last_of[arrival.id.topic, arrival.id.partition] = arrival_key(arrival)
         if prior is None:
             self._accept(arrival)
             if len(self._suspects):
@@ -158,34 +153,50 @@ class Attempts:
     def stage(self, job: StageJob) -> None:
         """The engine's: this request is to be prepared and run."""
         self._stage(job)
-        self._due.append(job)
-        if not self._told:
-            self._told = True
-            self._call_soon(self._begin_due)
+        self._due.put(job)
 
     def staged(self, message: Staged | Refused) -> None:
         """The staging thread's: its prompt is prepared, or can't be."""
         self._gate.staged(message)
 
-    def _begin_due(self) -> None:
-        self._told = False
-        while self._due:
-            if not self._journal.has_room:
-                # Nothing is acknowledged while the broker is away, and so nothing is begun.
-                self._told = True
-                self._waiting = asyncio.ensure_future(self._journal.wait_for_room())
-                self._waiting.add_done_callback(lambda _: self._begin_due())
-                return
-            job = self._due.popleft()
-            arrival, key = job.arrival, arrival_key(job.arrival)
-            asked = self._asked.setdefault(key, [])
-            asked.append(job)
-            if key in self._begun:
-                self._open(key)  # with another of its sequences
-            elif len(asked) == 1:
-                prior = self._prior.get(key)
-                if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
-                    self._begin(arrival)
+    def _begin_due(self, job: StageJob) -> None:
+        """There is room for its note."""
+        arrival, key = job.arrival, arrival_key(job.arrival)
+        if not self._is_ours(key):
+            # The engine had not heard yet that the partition has gone: a note would stand in another's way.
+            self._gate.dropped(job)
+            return
+        asked = self._asked.setdefault(key, [])
+        asked.append(job)
+        if key in self._begun:
+            self._open(key)  # with another of its sequences
+        elif len(asked) == 1:
+            prior = self._prior.get(key)
+            if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
+                self._begin(arrival)
+
+    def _begin_held(self) -> None:
+        """The suspect whose turn it is, if it has been handed out."""
+        if not len(self._suspects):
+            return
+        if not self._journal.has_room:
+            self._due.look_when_there_is_room()
+        elif (held := self._suspects.take_held()) is not None:
+            self._begin(held)
+
+    def _is_ours(self, key: ArrivalKey) -> bool:
+        record, epoch = key
+        newest = self._last_of.get((record.topic, record.partition))
+        return newest is not None and newest[1] == epoch
+
+    def _withdraw(self, whose: Callable[[ArrivalKey], bool]) -> None:
+        """What ended, or went to another worker, before it was begun never begins: nothing would take its note away."""
+        for job in self._due.withdraw(lambda job: whose(arrival_key(job.arrival))):
+            self._gate.dropped(job)
+        for key in [key for key in self._asked if whose(key)]:
+            for job in self._asked.pop(key):
+                self._gate.dropped(job)
+            self._suspects.withdraw(key)
 
     def _begin(self, arrival: Arrival) -> None:
         key = arrival_key(arrival)
@@ -306,6 +317,7 @@ class Attempts:
             begun.ending = True
             written = None if begun.written.done() else begun.written
             return LastWords((self._journal.tombstone(arrival.id, begun.note.attempt),), written)
+        self._withdraw(lambda each: each == key)
         # It ended before it was begun here; somebody may have begun it elsewhere.
         return self._last_of_prior(arrival.id, self._prior.pop(key, None))
 
@@ -320,22 +332,23 @@ class Attempts:
         """Its terminal reply is delivered, or another's to give."""
         key = (record.id, epoch)
         self._begun.pop(key, None)
-        self._asked.pop(key, None)
         self._next_suspect(key)
 
     def revoke(self, partition: PartitionEpoch) -> None:
         """The partition is given back: nobody runs its requests any more. See `given_back`."""
         self._journal.forget(partition.topic, partition.partition)
         self._suspects.forget(partition.topic, partition.partition)
-        gone = [
-            key
-            for key in (*self._begun, *self._prior)
-            if (key[0].topic, key[0].partition, key[1]) == (partition.topic, partition.partition, partition.epoch)
-        ]
+
+        def was_of(key: ArrivalKey) -> bool:
+            return (key[0].topic, key[0].partition, key[1]) == partition
+
+        self._withdraw(was_of)
+        newest = self._last_of.get((partition.topic, partition.partition))
+        if newest is not None and was_of(newest):
+            del self._last_of[partition.topic, partition.partition]
         self._uncertain, waiting = [], self._uncertain
-        for key in gone:
+        for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
             self._prior.pop(key, None)
-            self._asked.pop(key, None)
             begun = self._begun.pop(key, None)
             if begun is not None and not begun.ending:
                 self._write_last(begun)
@@ -344,7 +357,8 @@ class Attempts:
             self._let_begin(job, attempt)
 
     def give_back(self) -> None:
-        """The worker ends in order, with all that it has not answered."""
+        """The worker ends in order, with all that it has not answered; its engine has stopped."""
+        self._withdraw(lambda _: True)
         for begun in self._begun.values():
             if not begun.ending:
                 self._write_last(begun)
@@ -368,7 +382,8 @@ class Attempts:
             self._accept(arrival)
 
     def _may_go(self, arrival: Arrival, crashes: int) -> bool:
-        fewest = self._journal.fewest_crashes_behind(self._last_of[arrival.id.topic, arrival.id.partition])
+        newest, _ = self._last_of[arrival.id.topic, arrival.id.partition]
+        fewest = self._journal.fewest_crashes_behind(newest)
         return fewest is None or fewest >= crashes or self._full(arrival.origin_class)
 
     def _next_suspect(self, key: ArrivalKey) -> None:
@@ -376,8 +391,7 @@ class Attempts:
             return
         self._suspects.leave(key)
         self._queue_suspects()
-        if (held := self._suspects.take_held()) is not None:
-            self._begin(held)
+        self._begin_held()
 
     def statistics(self) -> AttemptStatistics:
         return AttemptStatistics(len(self._begun), len(self._suspects), self._repeated, self._given_up)

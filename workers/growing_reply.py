@@ -6,6 +6,7 @@ or Kafka. Owned by the event loop.
 
 import asyncio
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from topics.replies import ReplyContext
@@ -67,6 +68,7 @@ class GrowingReply:
 
 def _together(timelines: list[Timeline]) -> Timeline:
     """From the first of everything to the last of everything."""
+    first = min(timelines, key=lambda timeline: inf if timeline.admitted_s is None else timeline.admitted_s)
     return Timeline(
         arrived_s=timelines[0].arrived_s,
         staged_s=_first(timeline.staged_s for timeline in timelines),
@@ -76,8 +78,8 @@ def _together(timelines: list[Timeline]) -> Timeline:
         ended_s=max((time for one in timelines if (time := one.ended_s) is not None), default=None),
         suspensions=[suspension for timeline in timelines for suspension in timeline.suspensions],
         steps=max(timeline.steps for timeline in timelines),
-        chosen_s=timelines[0].chosen_s,
-        dispatch=timelines[0].dispatch,
+        chosen_s=first.chosen_s,
+        dispatch=first.dispatch,
         longest_gap_s=max(timeline.longest_gap_s for timeline in timelines),
     )
 

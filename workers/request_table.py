@@ -94,6 +94,10 @@ class RequestTable:
         """Its rows are to be dropped: `next_revoked` names them."""
         self._dropping.extend(self._by_assignment.pop(assignment, {}).items())
 
+    def revoked(self, arrival: Arrival) -> bool:
+        """Whether the partition of an arrival that has not ended is gone: its rows are about to be dropped."""
+        return _assignment(arrival) not in self._by_assignment
+
     @property
     def dropping(self) -> bool:
         return bool(self._dropping)

@@ -27,7 +27,7 @@ def _job_key(job: StageJob) -> tuple[RecordId, int, int]:
 
 
 class StartGate:
-    """`staged` is the staging thread's, `begun` the event loop's. Bounded by what is handed out to be staged."""
+    """`staged` is the staging thread's, the others are the event loop's. Bounded by what is handed out to be staged."""
 
     def __init__(self, first: Callable[[Staged | Refused], None], again: Callable[[Staged | Refused], None]) -> None:
         """`first` takes a request that is run for the first time, `again` one that was run before; on either thread.
@@ -36,16 +36,18 @@ class StartGate:
         self._again = again
         self._lock = threading.Lock()
         self._staged: dict[tuple[RecordId, int, int], Staged | Refused] = {}
-        self._begun: dict[tuple[RecordId, int, int], int] = {}
+        self._begun: dict[tuple[RecordId, int, int], int | None] = {}
+        """The attempt; None: it has ended, and its prompt is dropped when it comes."""
 
     def staged(self, message: Staged | Refused) -> None:
         key = _job_key(message.job)
         with self._lock:
-            attempt = self._begun.pop(key, None)
-            if attempt is None:
+            if key not in self._begun:
                 self._staged[key] = message
                 return
-        self._let_in(message, attempt)
+            attempt = self._begun.pop(key)
+        if attempt is not None:
+            self._let_in(message, attempt)
 
     def begun(self, job: StageJob, attempt: int) -> None:
         """The attempt that the sequence is a part of is acknowledged."""
@@ -56,6 +58,13 @@ class StartGate:
                 self._begun[key] = attempt
                 return
         self._let_in(message, attempt)
+
+    def dropped(self, job: StageJob) -> None:
+        """The request has ended before it was begun: the sequence never goes in."""
+        key = _job_key(job)
+        with self._lock:
+            if self._staged.pop(key, None) is None:
+                self._begun[key] = None
 
     def _let_in(self, message: Staged | Refused, attempt: int) -> None:
         if attempt == 1:

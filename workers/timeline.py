@@ -85,7 +85,8 @@ class Timeline:
     suspensions: list[Suspension] = field(default_factory=list)
     steps: int = 0
     chosen_s: float | None = None
-    """The scheduler picked it, and it waited for a slot or blocks from then on; None: it had both at once."""
+    """Its turn had come, its tokens were there, and it waited for a slot or blocks from then on; None: it had both at
+    once."""
     dispatch: Dispatch | None = None
     longest_gap_s: float = 0.0
     """Between two tokens."""

@@ -91,7 +91,7 @@ _HELP = (
     "TTFT         mean seconds to the first token, over a minute, spent on",
     "  ingress    Kafka, until the worker had read it",
     "  queue      until its turn came and its prompt was tokenised",
-    "  slot       until there was a sequence slot, and KV blocks",
+    "  slot       until there was room for it: KV blocks, a slot, a place in the step",
     "  prefill    until the first token",
     "  reply      (beside it) from the last token to the terminal reply on the broker",
     "slack        seconds until the first token is due; then the whole answer",

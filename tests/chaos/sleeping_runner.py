@@ -63,6 +63,7 @@ class _Model:
     swap: None
     summary: str
     group: None = None
+    gpu_uuid: None = None
 
 
 def sleeping_model() -> Any:

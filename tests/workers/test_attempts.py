@@ -1,6 +1,7 @@
 """Who may begin, what is noted of whom, who is suspected and who is given up; over a journal in memory."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,14 @@ def staged(arrival: Arrival) -> Staged:
 async def begin(rig: AttemptRig, arrival: Arrival) -> None:
     rig.attempts.stage(StageJob(0, arrival))
     await rig.acknowledged()
+
+
+async def there_is_room(rig: AttemptRig, until: Arrival) -> None:
+    """Return when this one is begun."""
+    rig.journal.room.set()
+    async with asyncio.timeout(5):
+        while until.id not in [record for record, _ in rig.journal.written]:  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0)
 
 
 async def test_a_request_goes_in_when_its_prompt_is_prepared_and_its_note_acknowledged() -> None:
@@ -243,3 +252,76 @@ async def test_the_end_of_an_earlier_assignment_takes_nothing_from_the_next_one(
     rig.journal.left[arrival.id] = crashed(1)
     assert rig.attempts.ending(arrival).beside == ()
     assert rig.journal.prior(arrival.id) is not None
+
+
+async def test_what_ends_while_it_waits_for_room_leaves_no_note() -> None:
+    rig = AttemptRig()
+    ended, lives = arrivals(P1, P1)
+    rig.journal.room.clear()
+    for each in (ended, lives):
+        rig.attempts.take(each)
+        rig.attempts.stage(StageJob(0, each))
+        rig.attempts.staged(staged(each))
+    assert rig.attempts.ending(ended).beside == (), "nothing is noted of it, so nothing is to be taken away"
+    await there_is_room(rig, lives)
+    assert [record for record, _ in rig.journal.written] == [lives.id]
+    rig.attempts.settled(ended.record, ended.epoch)
+    await rig.acknowledged()
+    assert [message.job.arrival.id for message in rig.let_in] == [lives.id]
+
+
+async def test_a_partition_that_goes_while_requests_wait_for_room_gets_no_note() -> None:
+    rig = AttemptRig()
+    known, late = arrivals(P1, P1)
+    lives = replace(late, epoch=late.epoch + 1)
+    rig.journal.room.clear()
+    rig.attempts.take(known)
+    rig.attempts.stage(StageJob(0, known))
+    rig.attempts.revoke(PartitionEpoch(known.id.topic, known.id.partition, known.epoch))
+    rig.attempts.stage(StageJob(1, late))  # the engine hears of it later
+    rig.attempts.take(lives)
+    rig.attempts.stage(StageJob(2, lives))
+    await there_is_room(rig, lives)
+    assert len(rig.journal.written) == 1
+    assert rig.attempts.number(lives) == 1
+    assert rig.attempts.statistics().begun == 1
+
+
+async def test_a_suspect_that_ends_while_another_runs_never_begins() -> None:
+    rig = AttemptRig()
+    runs, held = arrivals(P2, P0)
+    for each in (runs, held):
+        rig.journal.left[each.id] = crashed(1)
+        rig.attempts.take(each)
+        rig.attempts.stage(StageJob(0, each))
+    assert len(rig.attempts.ending(held).beside) == 1
+    rig.attempts.ending(runs)
+    rig.attempts.settled(runs.record, runs.epoch)
+    assert [record for record, _ in rig.journal.written] == [runs.id]
+
+
+async def test_the_next_suspect_waits_for_room_in_the_journal_too() -> None:
+    rig = AttemptRig()
+    first, second = arrivals(P2, P0)
+    for each in (first, second):
+        rig.journal.left[each.id] = crashed(1)
+        rig.attempts.take(each)
+        rig.attempts.stage(StageJob(0, each))
+    rig.journal.room.clear()
+    rig.attempts.settled(first.record, first.epoch)
+    assert [record for record, _ in rig.journal.written] == [first.id]
+    await there_is_room(rig, second)
+    assert [record for record, _ in rig.journal.written] == [first.id, second.id]
+
+
+async def test_a_worker_that_ends_in_order_begins_nothing_more() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.room.clear()
+    rig.attempts.take(arrival)
+    rig.attempts.stage(StageJob(0, arrival))
+    rig.attempts.give_back()
+    rig.journal.room.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert rig.journal.written == []

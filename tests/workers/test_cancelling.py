@@ -9,7 +9,7 @@ from tests.workers.engine_rig import Rig
 from topics.control_orders import Cancel
 from topics.errors import RequestError
 from workers.cancelling import Cancelling
-from workers.engine_messages import Cancelled
+from workers.engine_messages import Cancelled, EngineMessage, Revoked
 from workers.request import FinishReason, Moved
 
 LATER_MS = 10**15
@@ -129,6 +129,38 @@ def test_from_the_order_on_nothing_of_a_large_backlog_goes_on() -> None:
         for row in cancelling.take():
             cancelling.left(row, arrivals.pop(row))
     assert not arrivals
+
+
+def test_requests_of_several_choices_end_once_each_however_many_wait() -> None:
+    """More than a slice takes, so that both rows of a request are about to be staged when one of them is stopped."""
+    rig = Rig()
+    rig.answer_staging = False
+    names = {f"r{number}" for number in range(600)}
+    for name in sorted(names):
+        rig.arrive(name, choices=2)
+    rig.inbox.put(order("t", "tenant"))
+    rig.run_through()
+    assert rig.endings.keys() == names
+    assert cancelled(rig, *names)
+    assert len(rig.parts.index) == 0
+
+
+@pytest.mark.parametrize("message", [order("a"), Revoked("inference.p1", 0, 1)])
+def test_one_that_can_never_run_may_be_cancelled_or_revoked_in_the_same_turn(message: EngineMessage) -> None:
+    rig = Rig()
+    rig.answer_staging = False
+    rig.arrive("a", prompt=300)
+    rig.run()
+    (job,) = rig.jobs
+    rig.answer(job)
+    rig.inbox.put(message)
+    rig.run()
+    assert rig.endings.keys() == {"a"}
+    ending = rig.endings["a"].ending
+    assert ending is not None
+    assert ending.error is not None
+    assert ending.error.code == "context_length_exceeded"
+    assert len(rig.parts.index) == 0
 
 
 def test_a_cancelled_answer_says_so() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
+from workers.config import EngineConfig
 from workers.engine_messages import Revoked
 from workers.request import FinishReason
 from workers.sequence_groups import MORE_ROWS, SequenceGroups
@@ -79,6 +80,40 @@ def test_a_revoked_partition_takes_all_of_them_along() -> None:
     rig.run()
     assert rig.endings == {}
     assert len(rig.parts.index) == 0
+
+
+def test_choices_that_are_seen_when_the_partition_is_gone_are_not_begun() -> None:
+    rig = Rig(sequences={"r": 4})
+    rig.answer_staging = False
+    rig.arrive("r", output=3)
+    rig.run()
+    (job,) = rig.jobs
+    rig.inbox.put(Revoked("inference.p1", 0, 1))
+    rig.answer(job)
+    rig.answer_staging = True
+    rig.run()
+    assert rig.endings == {}
+    assert len(rig.parts.index) == 0
+
+
+def test_the_time_that_a_row_may_run_is_not_its_next_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices that join late get the rows of earlier ones, and have still to be staged and admitted."""
+    monkeypatch.setattr("workers.sequence_groups.MORE_ROWS", 2)
+    rig = Rig(engine_config=EngineConfig(max_sequences=5, step_tokens=32, max_run_s=0.25))
+    rig.arrive("r", output=8, choices=12)
+    for _ in range(1_000):
+        rig.answer_staging = False
+        worked = rig.parts.engine.step()
+        rig.take()
+        rig.answer_staging = True
+        jobs, rig.jobs = rig.jobs, []
+        if not worked and not jobs and not rig.inbox:
+            break
+        rig.parts.engine.step()
+        for job in jobs:
+            rig.answer(job)
+    assert rig.endings.keys() == {f"r/{choice}" for choice in range(12)}
+    assert {len(tokens) for tokens in rig.published.values()} == {8}
 
 
 def test_rows_beyond_the_bound_join_as_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
