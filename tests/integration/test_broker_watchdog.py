@@ -13,6 +13,7 @@ from topics.assignment import PartitionEpoch
 from topics.catalogue import Catalogue, create_missing_topics
 from topics.consumer import ClassConsumer
 from topics.consumer_watchdog import ConsumerStalledError, ConsumerWatchdog
+from topics.current_consumer import CurrentConsumer
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord
 
@@ -101,14 +102,14 @@ async def test_an_idle_consumer_is_left_alone(reader: Reader) -> None:
 async def test_when_the_next_one_reads_nothing_either_it_gives_up(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = ClassConsumer._open
+    opened = CurrentConsumer.open
 
-    async def open_broken(consumer: ClassConsumer) -> object:
-        made = await opened(consumer)
+    async def open_broken(current: CurrentConsumer) -> object:
+        made = await opened(current)
         made._fetcher._fetch_task.cancel()  # it will not even learn where it stands
         return made
 
-    monkeypatch.setattr(ClassConsumer, "_open", open_broken)
+    monkeypatch.setattr(CurrentConsumer, "open", open_broken)
     await reader.break_down()
     await reader.send(b"second")
     async with watched(reader.watchdog()) as task:
