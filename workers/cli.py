@@ -42,7 +42,7 @@ COMMANDS = {
     "load": "play request traces against a running stack and measure it",
     "compare": "two runs of load or simulate side by side, with intervals",
     "config": "print the effective configuration with every field's meaning",
-    "bench": "measure: bench engine, bench delivery",
+    "bench": "measure: engine, urgent, delivery, scheduler, swap, paging, telemetry",
 }
 
 
