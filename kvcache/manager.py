@@ -18,9 +18,10 @@ lately is held back (`kvcache.reserves`).
 behind the longest prefix that is still there (`kvcache.prefix_cache`). At least one token is always computed, for its
 logits are what the next token is sampled from.
 
-**Swap.** `swap_out` gives a place in a bounded pool to each block that only this request holds, and says what to copy;
-`allocate` brings it back. Copies are to be done in the order in which they were planned. Blocks at the start that
-others share stay where they are and are found by their names; if they are gone by then, everything is computed again.
+**Swap.** `swap_out` gives a place in a bounded pool (`kvcache.swap_places`) to each block that only this request holds,
+and says what to copy; `allocate` brings it back. Copies are to be done in the order in which they were planned. Blocks
+at the start that others share stay where they are and are found by their names; if they are gone by then, everything is
+computed again.
 """
 
 from collections import Counter
@@ -29,13 +30,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kvcache.block_pool import BlockPool
-from kvcache.block_table import BlockTable, SwappedTable
+from kvcache.block_table import BlockTable
 from kvcache.growth import Growing, worst_need
 from kvcache.ownership import Ownership
 from kvcache.partitions import Part
 from kvcache.prefix_cache import PrefixCache
 from kvcache.reserves import Reserves
 from kvcache.statistics import KVCacheStatistics
+from kvcache.swap_places import SwappedTable, SwapPlaces
 from kvcache.swap_plan import BlockCopy, Direction
 
 __all__ = ["Allocation", "KVCacheManager"]
@@ -89,8 +91,7 @@ class KVCacheManager:
         self._watermark = int(num_blocks * _WATERMARK)
         self._tables: dict[int, BlockTable] = {}
         self._owners = Ownership()
-        self._places = BlockPool(swap_places) if swap_places else None
-        self._swapped: dict[int, SwappedTable] = {}
+        self._places = SwapPlaces(swap_places)
         self._asked: Counter[int] = Counter()
         self._hit: Counter[int] = Counter()
         self._allocations = self._refused_allocations = 0
@@ -244,14 +245,13 @@ class KVCacheManager:
         cached_tokens = len(hits) * self.block_size
         self._asked[owner_class] += tokens
         self._hit[owner_class] += cached_tokens
-        swapped = self._swapped.pop(row, None)
+        swapped = self._places.take(row)
         if swapped is None:
             return Allocation(len(table.blocks), cached_tokens, cached_tokens)
         return self._bring_back(row, swapped, table, len(hits))
 
     def _bring_back(self, row: int, swapped: SwappedTable, table: BlockTable, hits: int) -> Allocation:
         cached_tokens = hits * self.block_size
-        self._free_places(swapped)
         if hits < swapped.head or swapped.computed_tokens <= cached_tokens:
             self._swaps_lost += hits < swapped.head
             return Allocation(len(table.blocks), cached_tokens, cached_tokens)
@@ -302,15 +302,12 @@ class KVCacheManager:
         table = self._tables[row]
         head = self._shared_head(table)
         blocks = tuple(table.blocks[head : self.blocks_for(computed_tokens)])
-        if self._places is None or not blocks:
-            return None
-        places = self._places.allocate(len(blocks))
+        places = self._places.put(row, computed_tokens, head, len(blocks))
         if places is None:
             return None
-        self._swapped[row] = SwappedTable(computed_tokens, head, tuple(places))
         self._swapped_out += len(blocks)
         self.release(row)
-        return BlockCopy(Direction.OUT, blocks, tuple(places), row)
+        return BlockCopy(Direction.OUT, blocks, places, row)
 
     def blocks_to_swap(self, row: int, computed_tokens: int) -> int:
         """Blocks that `swap_out` would copy. What is computed before them would be found again, if not for long."""
@@ -319,13 +316,11 @@ class KVCacheManager:
 
     @property
     def free_places(self) -> int:
-        return 0 if self._places is None else self._places.free_blocks
+        return self._places.free
 
     def forget_swapped(self, row: int) -> None:
         """A request that may have been swapped out has ended."""
-        swapped = self._swapped.pop(row, None)
-        if swapped is not None:
-            self._free_places(swapped)
+        self._places.take(row)
 
     def distrust(self, blocks: Collection[int]) -> list[int]:
         """What is in these blocks is not what their names say; the rows that hold any of them."""
@@ -357,10 +352,6 @@ class KVCacheManager:
             self._cache.forget(blocks)
         return blocks
 
-    def _free_places(self, swapped: SwappedTable) -> None:
-        assert self._places is not None, "somebody is swapped out and there is no swap pool"
-        self._places.free(swapped.places)
-
     def statistics(self) -> KVCacheStatistics:
         return KVCacheStatistics(
             pool=self._pool.statistics(),
@@ -376,8 +367,8 @@ class KVCacheManager:
             cached=len(self._cache),
             asked_tokens_by_class=MappingProxyType(dict(self._asked)),
             hit_tokens_by_class=MappingProxyType(dict(self._hit)),
-            swap_places=0 if self._places is None else self._places.num_blocks,
-            swapped=0 if self._places is None else self._places.num_blocks - self._places.free_blocks,
+            swap_places=self._places.total,
+            swapped=self._places.total - self._places.free,
             swapped_out=self._swapped_out,
             swapped_in=self._swapped_in,
             swaps_lost=self._swaps_lost,
@@ -396,7 +387,4 @@ class KVCacheManager:
         self._pool.check_integrity({block: len(classes) for block, classes in holders.items()})
         self._owners.check_integrity(holders)
         self._cache.check_integrity()
-        assert self._tables.keys().isdisjoint(self._swapped), "a request runs and is swapped out"
-        if self._places is not None:
-            places = Counter(place for swapped in self._swapped.values() for place in swapped.places)
-            self._places.check_integrity(places)
+        self._places.check_integrity(self._tables)

@@ -1,26 +1,15 @@
 """Attention over KV blocks by flash-attention kernels, for CUDA.
 
-Knows three libraries' calls, what each asks of a block and of a GPU, and the tables that all of them read. Does not
-know models. Written after the libraries' sources; **no GPU has run this yet**. What can be is tested on a CPU, with a
-plain kernel in the place of theirs: tables, writing, padding, the choice.
+Knows the tables that all the libraries read, how they get to a device, and where new KV is written. Does not know
+models, nor one library from another (`workers.attention.flash_libraries`). **No GPU has run this yet**; what can be is
+tested on a CPU, with a plain kernel in the place of the libraries': tables, writing, padding, the choice.
 
 Blocks are token by token, [block_size, kv_heads, head_dim]. A step's sequences lie packed behind one another and one
 call a layer serves them all, prompts and decodes alike; a block table and the lengths say where each one's keys are.
-
-| library | GPUs | block | how it is told the lengths |
-|---|---|---|---|
-| flash-attn-4 (CuTe DSL) | 9.0, 10.x, 11.x | any | `seqused_k` with `page_table`, and then no `cu_seqlens_k` |
-| flash-attn 2 | 8.0 and above | a multiple of 256 | `cu_seqlens_k` with `block_table` |
-| torch's own `varlen_attn` | 8.0 and above | a multiple of 256 | `seqused_k` with `block_table` |
-
-The first of these that is installed and knows the GPU is taken. flash-attn-4 has no paged KV on 8.x and 12.x. All ask
-for 16-bit numbers and heads of at most 256 values, a multiple of 8; anything else is the reference's.
 """
 
-import importlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -29,20 +18,17 @@ import torch
 
 from kvcache.storage import KVStorage
 from workers.attention.backend import SequenceSpan
+from workers.attention.flash_libraries import (
+    FlashCall,
+    FlashKernel,
+    FlashLibrary,
+    choose_flash,
+    installed_flash,
+    library_kernel,
+)
 from workers.devices import Placement
 
-__all__ = [
-    "FlashAttention",
-    "FlashAttentionKind",
-    "FlashCall",
-    "FlashKernel",
-    "FlashLibrary",
-    "FlashTables",
-    "choose_flash",
-    "flash_for",
-    "installed_flash",
-    "pack_tables",
-]
+__all__ = ["FlashAttention", "FlashAttentionKind", "FlashStep", "FlashTables", "flash_for", "pack_tables"]
 
 _MAX_HEAD_DIM = 256
 _HEAD_DIM_UNIT = 8
@@ -107,64 +93,6 @@ def _ends(lengths: _Int64) -> _Int32:
     return ends
 
 
-@dataclass(frozen=True, slots=True)
-class FlashCall:
-    """What a kernel is given in one layer; the tables on the device."""
-
-    query: torch.Tensor
-    """[tokens, heads, head_dim]"""
-    keys: torch.Tensor
-    """[blocks, block_size, kv_heads, head_dim], the last dimension contiguous."""
-    values: torch.Tensor
-    query_ends: torch.Tensor
-    key_lengths: torch.Tensor
-    key_ends: torch.Tensor
-    block_table: torch.Tensor
-    longest_query: int
-    longest_key: int
-    scaling: float
-    window: int | None
-
-    @property
-    def left(self) -> int:
-        """Tokens before itself that a token sees; −1 for all, as flash-attn 2 and torch say it."""
-        return -1 if self.window is None else self.window - 1
-
-
-FlashKernel = Callable[[FlashCall], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class FlashLibrary:
-    name: str
-    module: str
-    """What must be importable."""
-    block_size: int
-    majors: frozenset[int]
-    """Compute capabilities whose paged KV it knows, by their first number."""
-
-
-_FLASH_4 = FlashLibrary("flash-attn-4", "flash_attn.cute", 128, frozenset({9, 10, 11}))
-_FLASH_2 = FlashLibrary("flash-attn 2", "flash_attn.flash_attn_interface", 256, frozenset({8, 9, 10, 12}))
-_TORCH = FlashLibrary("torch's varlen_attn", "torch.nn.attention.varlen", 256, frozenset({8, 9, 10, 12}))
-_LIBRARIES = (_FLASH_4, _FLASH_2, _TORCH)
-
-
-def installed_flash() -> frozenset[str]:
-    """Names of the libraries that can be imported here."""
-    return frozenset(library.name for library in _LIBRARIES if _importable(library.module))
-
-
-def choose_flash(capability: tuple[int, int], installed: Collection[str], dtype: torch.dtype) -> FlashLibrary | str:
-    """The library that serves a GPU of this compute capability; or why there is none."""
-    if dtype not in (torch.float16, torch.bfloat16):
-        return f"flash-attention computes in 16 bits, not in {str(dtype).removeprefix('torch.')}"
-    for library in _LIBRARIES:
-        if library.name in installed and capability[0] in library.majors:
-            return library
-    return f"no flash-attention library here knows GPUs of compute capability {capability[0]}.{capability[1]}"
-
-
 def flash_for(placement: Placement) -> "FlashAttentionKind | str":
     """What serves this placement; or why nothing does."""
     if placement.device.type != "cuda":
@@ -198,7 +126,7 @@ class FlashAttentionKind:
         return None
 
     def __call__(self, storage: KVStorage) -> "FlashAttention":
-        return FlashAttention(storage, self.kernel or _KERNELS[self.library.name]())
+        return FlashAttention(storage, self.kernel or library_kernel(self.library))
 
 
 class FlashAttention:
@@ -321,92 +249,3 @@ class FlashStep:
             window=window,
         )
         return self._backend.kernel(call).contiguous()
-
-
-# --- the libraries' calls ---------------------------------------------------------------------------------------------
-
-
-def _flash_4() -> FlashKernel:
-    attend: Any = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
-
-    def kernel(call: FlashCall) -> torch.Tensor:
-        out = attend(
-            call.query,
-            call.keys,
-            call.values,
-            cu_seqlens_q=call.query_ends,
-            seqused_k=call.key_lengths,
-            page_table=call.block_table,
-            softmax_scale=call.scaling,
-            causal=True,
-            # None is no bound here.
-            window_size=(None, None) if call.window is None else (call.left, 0),
-        )
-        return _first(out)
-
-    return kernel
-
-
-def _flash_2() -> FlashKernel:
-    attend: Any = importlib.import_module("flash_attn.flash_attn_interface").flash_attn_varlen_func
-
-    def kernel(call: FlashCall) -> torch.Tensor:
-        out = attend(
-            call.query,
-            call.keys,
-            call.values,
-            cu_seqlens_q=call.query_ends,
-            cu_seqlens_k=call.key_ends,
-            max_seqlen_q=call.longest_query,
-            max_seqlen_k=call.longest_key,
-            softmax_scale=call.scaling,
-            causal=True,
-            window_size=(call.left, -1 if call.window is None else 0),
-            block_table=call.block_table,
-        )
-        return _first(out)
-
-    return kernel
-
-
-def _torch_varlen() -> FlashKernel:
-    attend: Any = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-
-    def kernel(call: FlashCall) -> torch.Tensor:
-        out = attend(
-            call.query,
-            call.keys,
-            call.values,
-            call.query_ends,
-            None,
-            call.longest_query,
-            call.longest_key,
-            scale=call.scaling,
-            window_size=(call.left, 0),  # 0 to the right is what makes it causal
-            enable_gqa=True,
-            seqused_k=call.key_lengths,
-            block_table=call.block_table,
-        )
-        return _first(out)
-
-    return kernel
-
-
-_KERNELS: dict[str, Callable[[], FlashKernel]] = {
-    _FLASH_4.name: _flash_4,
-    _FLASH_2.name: _flash_2,
-    _TORCH.name: _torch_varlen,
-}
-
-
-def _first(out: Any) -> torch.Tensor:
-    """Some versions return the logarithms of the sums beside it."""
-    result: torch.Tensor = out[0] if isinstance(out, tuple) else out
-    return result
-
-
-def _importable(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

@@ -8,7 +8,8 @@ import torch
 from kvcache.storage import KVStorage
 from tests.workers.attention.plain_flash import PLAIN, plain_kernel
 from workers.attention.backend import AttentionKind, SequenceSpan
-from workers.attention.flash import FlashAttentionKind, FlashLibrary, choose_flash, installed_flash, pack_tables
+from workers.attention.flash import FlashAttentionKind, pack_tables
+from workers.attention.flash_libraries import FlashLibrary, choose_flash, installed_flash
 from workers.attention.reference import ReferenceAttention
 
 BF16 = torch.bfloat16
