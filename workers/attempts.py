@@ -206,10 +206,8 @@ class Attempts:
         else:
             note = prior.next()
             self._repeated += 1
-        try:
-            (written,) = self._journal.write([(arrival.id, note)])
-        except ProducerStoppedError as error:
-            self._on_broken(error)
+        written = self._write(arrival, note)
+        if written is None:
             return
         self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
         self._open(key)
@@ -296,8 +294,10 @@ class Attempts:
             return
         if not self._journal.has_room or not begun.written.done():
             return  # the next token comes soon
-        begun.note, begun.noted_s = replace(begun.note, tokens=tokens), now_s
-        (begun.written,) = self._journal.write([(arrival.id, begun.note)])
+        written = self._write(arrival, replace(begun.note, tokens=tokens))
+        if written is None:
+            return
+        begun.note, begun.noted_s, begun.written = replace(begun.note, tokens=tokens), now_s, written
         if begun.suspect:
             begun.written.add_done_callback(partial(self._on_noted, begun))
 
@@ -371,9 +371,19 @@ class Attempts:
     def _write_last(self, begun: _Begun) -> None:
         if not self._journal.has_room:
             return  # the broker is away: the next owner will count a crash
-        (written,) = self._journal.write([(begun.arrival.id, replace(begun.note, running=False))])
-        self._given_back.add(written)
-        written.add_done_callback(self._given_back.discard)
+        written = self._write(begun.arrival, replace(begun.note, running=False))
+        if written is not None:
+            self._given_back.add(written)
+            written.add_done_callback(self._given_back.discard)
+
+    def _write(self, arrival: Arrival, note: AttemptNote) -> "asyncio.Future[RecordId] | None":
+        """Its acknowledgement; None: the journal takes nothing any more, which ends the worker."""
+        try:
+            (written,) = self._journal.write([(arrival.id, note)])
+        except ProducerStoppedError as error:
+            self._on_broken(error)
+            return None
+        return written
 
     # --- suspects ---------------------------------------------------------------------------------------------------
 

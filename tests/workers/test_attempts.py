@@ -11,6 +11,7 @@ from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import Rig
 from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.record_producer import ProducerStoppedError
 from workers.reply_stream import StreamStart
 from workers.request import Arrival
 from workers.staging import Staged, StageJob
@@ -325,3 +326,17 @@ async def test_a_worker_that_ends_in_order_begins_nothing_more() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     assert rig.journal.written == []
+
+
+async def test_a_journal_that_takes_nothing_any_more_ends_the_worker_and_stops_no_revocation() -> None:
+    rig = AttemptRig()
+    running, noted = arrivals(P1, P1)
+    for each in (running, noted):
+        rig.attempts.take(each)
+        await begin(rig, each)
+    rig.journal.stopped = True
+    rig.now_s += 1.0
+    rig.attempts.progressed(noted, 3)
+    rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
+    assert [type(error) for error in rig.broken] == [ProducerStoppedError] * 3
+    assert rig.attempts.statistics().begun == 0
