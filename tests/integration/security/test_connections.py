@@ -61,6 +61,9 @@ async def test_a_worker_a_client_and_a_command_over_scram_and_tls(
 ) -> None:
     """All of it, logged at the most talkative level: neither the password nor a word of the request is in the log."""
     caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("aiokafka", "topics", "workers")):
+            caplog.set_level(logging.DEBUG, logger=name)  # a command that ran in this process has quietened some
     keep_records_out_of_logs()
     password_file = tmp_path / "password"
     password_file.write_text(f"{PASSWORD}\n", encoding="utf-8")
