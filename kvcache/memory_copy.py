@@ -4,8 +4,8 @@ Knows addresses and bytes. Does not know blocks or tensors.
 
 A piece is a `memmove`, which lets go of the interpreter's lock; the pieces are dealt out so that each thread has about
 as many bytes. Why not torch: its gather moves word by word, and row by row it starts and joins its threads for each
-row, which took many times as long. On two cores 512 scattered blocks of 369 kB take 1.03 (out) and 1.10 times (in) as long
-as a plain copy of as many bytes (`headrace bench swap`).
+row, which took many times as long. On two cores 512 scattered blocks of 369 kB take 1.03 (out) and 1.10 times (in) as
+long as a plain copy of as many bytes (`headrace bench swap`).
 
 Drawback: the threads are not OpenMP's, so those of a forward that has just ended may still spin beside them.
 """
