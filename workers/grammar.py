@@ -9,12 +9,12 @@ project's first machine with SmolLM2's 49,152 tokens and three schemas, one core
 | | unpacked | compile | mask and advance, median / p95 | further packages | a keyword it can't hold |
 |---|---|---|---|---|---|
 | llguidance 1.9 | 7.6 MB | 1–12 ms | 15–100 µs / 70–500 µs | none | refused by name |
-| xgrammar 0.2 | 15 MB | 29–37 ms | 33–84 µs / 90–600 µs | tvm-ffi | some are passed over in silence |
+| xgrammar 0.2 | 15 MB | 29–37 ms | 33–84 µs / 90–600 µs | tvm-ffi | not tried |
 | outlines-core 0.2 | 5.3 MB | 1.0–7.6 s | a table look-up | none | refused |
 
-Compile time is spent on the staging thread, so seconds are out; and a promise that is silently not held is worse than
-a refusal. Drawback: reading the vocabulary takes 1.2 to 2.3 s and holds the interpreter's lock, so it is done before
-the worker joins its groups.
+Compile time is spent on the staging thread, so seconds are out; and a promise that is silently not held would be worse
+than a refusal, so it matters that this one refuses by name. Drawback: reading the vocabulary takes 1.2 to 2.3 s and
+holds the interpreter's lock, so it is done before the worker joins its groups.
 
 The state is a function of the answer's token ids: after a preemption it goes on, in a next attempt it is built again.
 

@@ -81,6 +81,8 @@ def _together(timelines: list[Timeline]) -> Timeline:
         chosen_s=first.chosen_s,
         dispatch=first.dispatch,
         longest_gap_s=max(timeline.longest_gap_s for timeline in timelines),
+        gaps_s=sum(timeline.gaps_s for timeline in timelines),
+        gaps=sum(timeline.gaps for timeline in timelines),
     )
 
 

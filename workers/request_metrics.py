@@ -102,7 +102,7 @@ class RequestMetrics:
             observe(ours.SUSPENDED_TIME, timeline.suspended_s, label)
         if timeline.first_token_s is not None:
             self._first_token(timeline.first_token_s - arrival.arrived_s, label, generation)
-        if (token_s := timeline.token_s(ending.output_tokens)) is not None:
+        if (token_s := timeline.token_s) is not None:
             observe(conventions.TIME_PER_OUTPUT_TOKEN, token_s, *generation)
 
     def _first_token(self, ttft_s: float, label: str, generation: tuple[str, ...]) -> None:

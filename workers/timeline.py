@@ -90,6 +90,10 @@ class Timeline:
     dispatch: Dispatch | None = None
     longest_gap_s: float = 0.0
     """Between two tokens."""
+    gaps_s: float = 0.0
+    """Between tokens, in all; of several sequences together, the sum of theirs."""
+    gaps: int = 0
+    """How many these are."""
 
     @property
     def preemptions(self) -> int:
@@ -112,15 +116,16 @@ class Timeline:
             self.first_token_s = now
             return None
         gap_s = now - last_s
+        self.gaps_s += gap_s
+        self.gaps += 1
         if gap_s > self.longest_gap_s:
             self.longest_gap_s = gap_s
         return gap_s
 
-    def token_s(self, output_tokens: int) -> float | None:
-        """The mean time of an output token after the first; None where there are fewer than two."""
-        if output_tokens < 2 or self.first_token_s is None or self.last_token_s is None:
-            return None
-        return (self.last_token_s - self.first_token_s) / (output_tokens - 1)
+    @property
+    def token_s(self) -> float | None:
+        """The mean time of an output token after the first of its sequence; None where there are no such."""
+        return self.gaps_s / self.gaps if self.gaps else None
 
     @property
     def suspension(self) -> Suspension | None:
