@@ -259,6 +259,7 @@ class Engine:
                 self._requests.revoke(message)
                 self._groups.revoke(message)
             case Cancelled(orders):
+                self._arrivals.fill_groups(now)  # an order finds a request by its rows
                 self._departures.obey(self._cancelling.order(orders, self._requests.begun), now)
             case Drain():
                 self._draining = True

@@ -7,8 +7,9 @@ the last has ended, or one error when the first fails.
 
 Knows rows and which request's they are. Does not know states, tokens or replies. Owned by the engine thread.
 
-Bounded: `_MORE_ROWS` rows beyond one a request. A group that finds no room joins row by row as others end, behind what
-came meanwhile.
+Bounded: `MORE_ROWS` rows beyond one a request. A group that finds no room joins row by row as others end, behind what
+came meanwhile. One request always has a row until all of its sequences have ended, so that whatever is ordered of it
+meanwhile finds it.
 """
 
 from collections import deque
@@ -52,6 +53,8 @@ class SequenceGroups:
         self._of: dict[int, SequenceGroup] = {}
         self._short: deque[SequenceGroup] = deque()
         """Groups that found no room for all their rows."""
+        self._bare: deque[SequenceGroup] = deque()
+        """Of these, those that have no row at all."""
         self._more_rows = 0
 
     def join(self, group: SequenceGroup, row: int) -> None:
@@ -66,6 +69,8 @@ class SequenceGroups:
         group = self._of.pop(row, None)
         if group is not None:
             self._more_rows -= group.rows.pop(row) > 0
+            if not group.rows and group.short:
+                self._bare.append(group)
 
     def of(self, row: int) -> SequenceGroup | None:
         """None: its request has no other sequence."""
@@ -97,7 +102,12 @@ class SequenceGroups:
         self._short.appendleft(group)
 
     def next_short(self) -> SequenceGroup | None:
-        """A group that waits for room, where there is some."""
+        """A group that waits for room, where there is some; one without a row needs none."""
+        while self._bare:
+            group = self._bare.popleft()
+            if group.short and not group.rows:
+                self._short.remove(group)
+                return group
         while self._short and self.has_room:
             group = self._short.popleft()
             if group.short:

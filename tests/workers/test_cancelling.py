@@ -184,3 +184,19 @@ def test_a_waiting_request_moves_to_another_class_and_a_running_one_stays() -> N
     assert moved.reason == Moved(PriorityClass.P3)
     assert ran is not None
     assert ran.reason is FinishReason.LENGTH
+
+
+def test_a_request_whose_further_choices_find_no_room_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.sequence_groups.MORE_ROWS", 1)
+    rig = Rig()
+    rig.arrive("long", output=60, choices=2)
+    rig.arrive("a", output=4, choices=3)
+    while "a/0" not in rig.endings:
+        rig.parts.engine.step()
+        rig.take()
+    rig.inbox.put(order("a"))
+    rig.run()
+    assert "a" in rig.endings
+    assert cancelled(rig, "a")
+    assert len(rig.parts.index) == 0
+    assert {f"long/{choice}" for choice in range(2)} <= rig.endings.keys()
