@@ -1,7 +1,7 @@
 """The control topic as a worker follows it and as anybody writes to it.
 
 Knows its one partition, tombstones, and brokers that go away and come back. Does not know what an order means. Raw
-aiokafka objects stay in `topics.partition_reader` and `topics.record_producer`.
+aiokafka objects stay in `topics.partition_reader` and `topics.compacted_topic`.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import Self
 
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue
+from topics.compacted_topic import CompactedTopic
 from topics.control_orders import OF_OFFSET, ControlOrders
 from topics.control_records import ControlRecord, WorkerState, control_key
 from topics.kafka_settings import KafkaSettings
 from topics.partition_reader import PartitionReader
 from topics.record import InboundRecord
-from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
 
 __all__ = ["ControlDesk", "ControlLog", "Notice", "control_record", "control_tombstone"]
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _TURN_RECORDS = 100
-_WRITE_TIMEOUT_S = 20.0
 _ALIVE_MS = 30_000
 _NOTICE_S = 10.0
 
@@ -127,10 +126,8 @@ class ControlDesk:
     """An async context manager for those who give orders: writes them, and sees which workers have applied them."""
 
     def __init__(self, settings: KafkaSettings, catalogue: Catalogue) -> None:
-        self._settings = settings
         self._catalogue = catalogue
-        self._reader = PartitionReader(settings, catalogue.control, 0, read_committed=False)
-        self._producer = RecordProducer(settings, "control")
+        self._topic = CompactedTopic(settings, catalogue.control, "control")
         self._exit = AsyncExitStack()
         self.orders = ControlOrders()
         """All that is in force, as of the last `refresh`."""
@@ -138,9 +135,7 @@ class ControlDesk:
     async def __aenter__(self) -> Self:
         """Raises `KafkaUnavailableError`, also where the topic is not there."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._reader)
-            stack.push_async_callback(self._producer.stop)
-            await self._producer.start()
+            await stack.enter_async_context(self._topic)
             await self.refresh()
             self._exit = stack.pop_all()
         return self
@@ -152,7 +147,7 @@ class ControlDesk:
 
     async def refresh(self) -> None:
         """Read what is new. Raises `KafkaUnavailableError`."""
-        async for records in self._reader.read_to_end():
+        async for records in self._topic.news():
             for record in records:
                 try:
                     self.orders.take(record, _now_ms())
@@ -171,11 +166,7 @@ class ControlDesk:
         return await self._submit(control_tombstone(self._catalogue, key))
 
     async def _submit(self, record: OutboundRecord) -> int:
-        try:
-            async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                await self._producer.submit(record)
-        except TimeoutError as error:
-            raise KafkaUnavailableError(self._settings, error) from error
+        await self._topic.write(record)
         await self.refresh()
         return self.orders.last_offset
 
