@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from topics import aiokafka_records
-from topics.aiokafka_closing import closes_within
+from topics.aiokafka_closing import close_bootstrap_connection, close_client, closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
@@ -51,9 +51,11 @@ async def open_consumer(
         async with asyncio.timeout(timeout_s):
             await consumer.start()
     except (KafkaError, TimeoutError, OSError) as error:
+        close_bootstrap_connection(error)
         await _abandon(consumer)
         raise KafkaUnavailableError(settings, error) from error
-    except BaseException:
+    except BaseException as error:
+        close_bootstrap_connection(error)
         await _abandon(consumer)
         raise
     return consumer
@@ -162,4 +164,4 @@ async def _abandon(consumer: Any) -> None:
             task.cancel()
         await asyncio.wait(tasks, timeout=_ABANDON_STEP_S)
         await closes_within(fetcher.close(), _ABANDON_STEP_S, "a Kafka fetcher")
-    await closes_within(consumer._client.close(), _ABANDON_STEP_S, "a Kafka consumer's client")
+    await close_client(consumer._client, _ABANDON_STEP_S, "a Kafka consumer's client")
