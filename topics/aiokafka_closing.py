@@ -27,6 +27,8 @@ __all__ = ["close_bootstrap_connection", "close_client", "closes_within"]
 logger = logging.getLogger(__name__)
 
 _CANCELLATION_S = 2.0
+_SWALLOWED_S = 0.5
+"""Python 3.11's `wait_for`, which aiokafka waits by, may swallow a cancellation: then again."""
 
 
 async def closes_within(closing: Awaitable[Any], timeout_s: float, what: str) -> bool:
@@ -53,6 +55,11 @@ async def close_client(client: Any, timeout_s: float, what: str) -> bool:
     """Close an `AIOKafkaClient` for good: no task that still runs connects again. As `closes_within`."""
 
     async def close() -> None:
+        # First, and whatever it ends with: what it raises would come out of the client's own close before the rest.
+        while (updating := client._sync_task) is not None and not updating.done():
+            updating.cancel()
+            await asyncio.wait({updating}, timeout=_SWALLOWED_S)
+        client._sync_task = None
         await client.close()
         async with client._get_conn_lock:  # whoever holds it adds a connection to the client's
             await client.close()
