@@ -18,7 +18,8 @@ Deviations from the kernel (design page, section 4; from 12 on found while build
 ==  ================================================================================================================
  1  Buckets hold what is *available*: prediction counts at dispatch, corrections follow. No debt floor, no horizon.
  2  Deficits move by predicted cost and by corrections; turns in debt are skipped by arithmetic, not by a loop.
- 3  `strict_limit`: a class goes before everybody while under it, and is an ordinary class above it.
+ 3  `strict_limit`: a class goes before everybody while under it, and is an ordinary class above it. What goes first is
+    part of the class's own rate, even in debt (up to a burst): its guarantee is the larger of the two, not the sum.
  4  The root never blocks: rates are soft, so the machine is never idle while something is queued that violates
     only rates. `ceil`, `lendable`, `borrow_limit` are hard.
  5  A parent's lending fills with unassigned rate + Σ lendable × idle rate; each borrow debits it and the borrower's
@@ -334,7 +335,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and strict.zero <= now:
-                lender = 0 if node.mode == CAN_SEND and not node.barred else lender_of(node)
+                lender = 0 if node.mode == CAN_SEND and not node.barred else _strict_lender(node, now)
                 if lender is not None:
                     self._lender = lender
                     self._via = strict
@@ -382,7 +383,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and not node.mask & blocked and strict.zero <= now:
-                lender = lender_of(node)
+                lender = _strict_lender(node, now)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender
                     self._via = strict
@@ -445,3 +446,12 @@ class Htb:
                 break
             parent.queued = busy
             child = parent
+
+
+def _strict_lender(node: ClassNode, now: float) -> int | None:
+    """Whose rate a strict request runs on, by level: its class's own as long as that owes less than its burst.
+
+    None if a hard limit is in the way.
+    """
+    lender = lender_of(node)
+    return 0 if lender and node.bucket.zero <= now + node.bucket.depth else lender
