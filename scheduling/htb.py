@@ -256,6 +256,10 @@ class Htb:
         at = hard_event(self._leaves, now)
         return None if at is None else max(at, now)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        node = self._class_of.get(priority)
+        return node is not None and not node.bucket.solvent(now)
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         node = self._class_of.get(priority)
         return 0 if node is None else sum(node.borrowed)
