@@ -74,9 +74,6 @@ class Arrivals:
 
     def add(self, arrival: Arrival, now: float) -> None:
         """A request has come: it waits from now on, or is answered with why it does not."""
-        while self._requests.dropping and len(self._index) >= self._index.capacity:
-            # The same records come again, faster than the old rows are dropped.
-            self._departures.drop_revoked(now)
         prompt_tokens = self._prompt_ratio.tokens(arrival.body_bytes)
         verdict = self._intake.decide(arrival.tenant, arrival.service_class, prompt_tokens, now)
         if not isinstance(verdict, Accepted):
@@ -96,6 +93,9 @@ class Arrivals:
 
     def _enqueue(self, arrival: Arrival, service: PriorityClass, prompt_tokens: int, now: float) -> int:
         """A new row for a sequence of the arrival."""
+        while self._requests.dropping and len(self._index) >= self._index.capacity:
+            # The same records come again, faster than the old rows are dropped.
+            self._departures.drop_revoked(now)
         row = self._index.add(
             origin=arrival.origin_class,
             service=service,

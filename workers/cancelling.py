@@ -68,7 +68,8 @@ class Cancelling:
         for row in begun:
             arrival = self._arrivals[row]
             by_id = self._due.pop(row, None)
-            found = _first(wide, arrival) if by_id is None else by_id[1]
+            # The row may have been another request's when the order found it.
+            found = by_id[1] if by_id is not None and by_id[0] is arrival else _first(wide, arrival)
             if found is not None:
                 ended[row] = found
         return ended

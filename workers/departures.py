@@ -116,8 +116,11 @@ class Departures:
 
     def _move(self, row: int, to: PriorityClass, now: float) -> None:
         waiting = (RequestState.WAITING, RequestState.STAGED)
+        group = self._groups.of(row)
+        # One of its answers may be there already, and told.
+        whole = group is None or len(group.rows) == group.joined
         waits = all(self._index.state_of(each) in waiting for each in (row, *self._groups.siblings(row)))
-        if waits and self._requests.arrival(row).origin_class is not to:
+        if whole and waits and self._requests.arrival(row).origin_class is not to:
             self._scheduler.cancel(row, now)
             self.end(row, Moved(to), now)
 

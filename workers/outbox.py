@@ -80,7 +80,7 @@ class Outbox:
 
     def ended(self, arrival: Arrival, prepared: PreparedRequest | None, ending: Ending) -> None:
         with self._lock:
-            if ending.error is not None and len(self._pending) > 1:
+            if ending.error is not None and self._pending:
                 self._drop_others(arrival, prepared)
             publication = self._publication(arrival, prepared)
             assert publication.ending is None, f"{arrival.id} ended twice"
@@ -109,10 +109,14 @@ class Outbox:
             assert self._undelivered_bytes >= 0
 
     def _drop_others(self, arrival: Arrival, prepared: PreparedRequest | None) -> None:
-        """An error is the whole request's: nobody needs what its other sequences said."""
-        whose = (arrival.id, arrival.epoch)
-        for key in [key for key in self._pending if key[:2] == whose and key[2] != _sequence(prepared)]:
-            self._undelivered_bytes -= self._pending.pop(key).bytes
+        """An error is the whole request's: nobody needs what its other sequences said.
+
+        One that was not staged yet says nothing of its number, so what has ended is another's in any case.
+        """
+        whose, own = (arrival.id, arrival.epoch), _sequence(prepared)
+        for key in [key for key in self._pending if key[:2] == whose]:
+            if key[2] != own or self._pending[key].ending is not None:
+                self._undelivered_bytes -= self._pending.pop(key).bytes
 
     def _publication(self, arrival: Arrival, prepared: PreparedRequest | None) -> Publication:
         # A partition may be revoked and come back before egress looks: its two assignments are two streams.

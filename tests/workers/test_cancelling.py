@@ -9,6 +9,7 @@ from tests.workers.engine_rig import Rig
 from topics.control_orders import Cancel
 from topics.errors import RequestError
 from workers.cancelling import Cancelling
+from workers.config import EngineConfig
 from workers.engine_messages import Cancelled, EngineMessage, Revoked
 from workers.request import FinishReason, Moved
 
@@ -200,3 +201,29 @@ def test_a_request_whose_further_choices_find_no_room_is_found_all_the_same(monk
     assert cancelled(rig, "a")
     assert len(rig.parts.index) == 0
     assert {f"long/{choice}" for choice in range(2)} <= rig.endings.keys()
+
+
+def test_an_order_does_not_end_who_has_the_row_of_one_that_it_meant() -> None:
+    rig = Rig()
+    older, newer = rig.arrive("older"), rig.arrive("newer")
+    arrivals = {3: older}
+    cancelling = Cancelling(arrivals)
+    cancelling.entered(3, older)
+    assert cancelling.order((Cancel("request", "older", LATER_MS),), begun=()) == {}, "it waits: the next slice ends it"
+    # It ended before that slice, and another request runs in its row when the next order comes.
+    cancelling.left(3, older)
+    arrivals[3] = newer
+    cancelling.entered(3, newer)
+    assert cancelling.order((Cancel("request", "nobody", LATER_MS),), begun=(3,)) == {}
+
+
+def test_a_request_that_has_one_of_its_answers_stays_in_its_class() -> None:
+    rig = Rig(engine_config=EngineConfig(max_sequences=2, step_tokens=32))
+    rig.arrive("r", output=4, choices=6)
+    while not rig.endings:
+        rig.parts.engine.step()
+        rig.take()
+    rig.inbox.put(Cancelled((Cancel("request", "r", LATER_MS, "p3"),)))
+    rig.run()
+    assert rig.endings.keys() == {f"r/{choice}" for choice in range(6)}
+    assert {each.ending.reason for each in rig.endings.values() if each.ending is not None} == {FinishReason.LENGTH}

@@ -134,3 +134,15 @@ def test_a_row_without_a_group_is_its_requests_only_one() -> None:
     groups.leave(5)
     assert (groups.sequence(5), groups.siblings(5), groups.of(5)) == (0, [], None)
     assert MORE_ROWS > 2048, "one request of the most sequences fits"
+
+
+def test_choices_find_rows_while_a_revoked_backlog_is_dropped() -> None:
+    rig = Rig()
+    for number in range(rig.parts.index.capacity - 2):
+        rig.arrive(f"old{number}")
+    rig.parts.engine.step()
+    rig.inbox.put(Revoked("inference.p1", 0, 1))
+    rig.arrive("new", choices=5, partition=1)
+    while "new/4" not in rig.endings:
+        rig.parts.engine.step()
+        rig.take()
