@@ -157,8 +157,6 @@ class Preemption:
         )
         order = self._in_order(candidates, newcomer, now)
         return next((one for one in order if self._may_suspend(one, now, victims)), None)
-            (one for one in self._in_order(candidates, newcomer, now) if self._may_suspend(one, now, victims)), None
-        )
 
     def _yields_to(
         self, sequence: RunningSequence, newcomer: RunningSequence, victims: Iterable[RunningSequence], needs_slot: bool
