@@ -221,6 +221,9 @@ class AccountedQdisc:
     def next_event(self, now: float) -> float | None:
         return self._discipline.next_event(now)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return self._discipline.over_rate(priority, now)
+
     def statistics(self) -> QdiscStatistics:
         """Linear in what is in flight."""
         in_flight = [0] * len(PriorityClass)

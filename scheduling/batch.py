@@ -99,7 +99,7 @@ class BatchScheduler:
         )
         never_evicts = rules.mode is PreemptionMode.NONE
         slots = {priority: limits.slot_part(priority) for priority in PriorityClass}
-        self._preemption = Preemption(rules, index, kv, self._running, slots)
+        self._preemption = Preemption(rules, qdisc, index, kv, self._running, slots)
         self._suspensions = Suspensions(
             mode=rules.mode,
             preemption=self._preemption,

@@ -73,6 +73,12 @@ class Discipline(Protocol[Grant]):
         """When a row that hard limits block now may become eligible; None if time alone changes nothing."""
         ...
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        """Whether the class had more than the rate that is guaranteed to it: what it runs now, it borrows.
+
+        False for all where classes have no rates."""
+        ...
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Cost that a class ran on others' rates, corrections included."""
         ...

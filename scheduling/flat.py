@@ -21,6 +21,10 @@ class Flat:
         """No hard limit blocks anything."""
         return None
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        """Nobody has a rate."""
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Nobody has a rate, so nobody borrows."""
         return 0

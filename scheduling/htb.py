@@ -48,7 +48,7 @@ from typing import Any
 from scheduling.ages import Ages
 from scheduling.htb_buckets import Buckets, hard_event
 from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, set_lending, set_rates
-from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, turns_up
+from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, strict_lender_of, turns_up
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
 from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
 from scheduling.htb_statistics import lender_name, tree_statistics
@@ -256,6 +256,10 @@ class Htb:
         at = hard_event(self._leaves, now)
         return None if at is None else max(at, now)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        node = self._class_of.get(priority)
+        return node is not None and not node.bucket.solvent(now)
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         node = self._class_of.get(priority)
         return 0 if node is None else sum(node.borrowed)
@@ -335,7 +339,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and strict.zero <= now:
-                lender = 0 if node.mode == CAN_SEND and not node.barred else _strict_lender(node, now)
+                lender = 0 if node.mode == CAN_SEND and not node.barred else strict_lender_of(node, now)
                 if lender is not None:
                     self._lender = lender
                     self._via = strict
@@ -383,7 +387,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and not node.mask & blocked and strict.zero <= now:
-                lender = _strict_lender(node, now)
+                lender = strict_lender_of(node, now)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender
                     self._via = strict
@@ -446,12 +450,3 @@ class Htb:
                 break
             parent.queued = busy
             child = parent
-
-
-def _strict_lender(node: ClassNode, now: float) -> int | None:
-    """Whose rate a strict request runs on, by level: its class's own as long as that owes less than its burst.
-
-    None if a hard limit is in the way.
-    """
-    lender = lender_of(node)
-    return 0 if lender and node.bucket.zero <= now + node.bucket.depth else lender

@@ -257,6 +257,9 @@ class QuotaGate:
             times.append(self._everybody.solvent_at())
         return min((at for at in times if at is not None), default=None)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return self._inner.over_rate(priority, now)
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return self._inner.borrowed_cost(priority)
 

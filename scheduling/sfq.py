@@ -263,6 +263,9 @@ class Sfq:
             self._forget(flow)
         self._resting = None
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
 

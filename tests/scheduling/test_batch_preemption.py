@@ -32,6 +32,18 @@ def test_the_least_urgent_class_makes_room() -> None:
     assert first_preemption(rig) == (p3,)
 
 
+def test_a_borrower_makes_room_before_a_less_urgent_class_that_is_under_its_rate() -> None:
+    rig, (_, p2, _) = full_rig(P3, P2, P1, answer=16)
+    rig.qdisc.over_their_rate = {P2}
+    assert first_preemption(rig) == (p2,)
+
+
+def test_growth_never_takes_from_a_more_urgent_class() -> None:
+    rig, (_, p3) = full_rig(P1, P3, answer=8)
+    rig.qdisc.over_their_rate = {P1}
+    assert first_preemption(rig) == (p3,)
+
+
 def test_in_a_class_the_one_admitted_last_makes_room() -> None:
     rig, (_, _, last) = full_rig(P2, P2, P2, answer=16)
     assert first_preemption(rig) == (last,)

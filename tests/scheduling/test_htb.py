@@ -106,6 +106,17 @@ def test_what_is_borrowed_is_told_with_its_lender() -> None:
     assert {(bucket.node, bucket.bucket) for bucket in told.buckets} >= {("group", "rate"), ("p2", "rate")}
 
 
+def test_a_class_is_over_its_rate_until_it_has_earned_what_it_ran() -> None:
+    index = Index()
+    qdisc = make_qdisc("htb", index, tree(of(P1, rate=Rate(share=0.5)), of(P2, rate=Rate(share=0.5)), initial_fill=0.0))
+    qdisc.enqueue(add(index, flood(P1)[0]), 0.0)
+    assert not qdisc.over_rate(P1, 0.0)
+    assert qdisc.dequeue(0.0) is not None
+    assert qdisc.over_rate(P1, 0.1)
+    assert not qdisc.over_rate(P2, 0.1)
+    assert not qdisc.over_rate(P1, 0.2), "a request of 100 at 500 a second"
+
+
 # --- strict and prio --------------------------------------------------------------------------------------------------
 
 

@@ -148,6 +148,9 @@ class Recorder:
         self.told.append(("restore", cost))
         self.queued.append(row)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
 
