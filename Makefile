@@ -7,6 +7,9 @@ export HF_HUB_OFFLINE ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests share nothing (each process has a broker and topics of its own), so they run side by side.
+JOBS ?= 2
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 .PHONY: help
 help: ## Show this list
@@ -45,11 +48,11 @@ types: $(READY) ## mypy --strict
 
 .PHONY: unit
 unit: $(READY) ## Unit, property and simulation tests: no broker, no real model
-	@$(BIN)/pytest tests -m "not broker and not model"
+	@$(PYTEST) tests -m "not broker and not model"
 
 .PHONY: integration
 integration: java $(READY) ## Tests on Apache Kafka and SmolLM2
-	@$(BIN)/pytest tests -m "(broker or model) and not long"
+	@$(PYTEST) tests -m "(broker or model) and not long"
 
 # --- longer runs ------------------------------------------------------------
 .PHONY: properties
@@ -58,11 +61,23 @@ properties: $(READY) ## Property tests with many examples
 
 .PHONY: preemption
 preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, each mode (about 10 minutes)
-	@$(BIN)/pytest -s tests/integration/models/test_preempted_tokens.py
+	@$(BIN)/pytest -s tests/integration/models/test_preempted_model_tokens.py
 
 .PHONY: chaos
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)
 	@$(BIN)/pytest -s -m "chaos and long" tests/chaos
+
+.PHONY: schemas
+schemas: java $(READY) ## Two hundred JSON Schemas drawn at random through the real model (some minutes)
+	@$(BIN)/pytest -s -m long tests/integration/worker/test_schemas.py
+
+.PHONY: fuzz
+fuzz: $(READY) ## A million hostile records through ingress and staging (about 10 minutes)
+	@HOSTILE_RECORDS=$${HOSTILE_RECORDS:-1000000} $(BIN)/pytest -s tests/workers/test_hostile_input.py -k many_hostile
+
+.PHONY: volume
+volume: java $(READY) ## A hundred thousand requests in one partition: look-ahead, bounds, one that waits (10 minutes)
+	@$(BIN)/pytest -s -m long tests/integration/volume
 
 .PHONY: bench-engine
 bench-engine: $(READY) ## Engine throughput beside transformers

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     arguments = parser.parse_args()
     requests = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
-    _set_environment()
+    set_environment()
     engine = _load(arguments.model, arguments.dtype)
 
     def answer() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def main() -> None:
     run_on_request(answer)
 
 
-def _set_environment() -> None:
+def set_environment() -> None:
     """Before vLLM is imported: what it can only be told so."""
     os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_KV_GIB))

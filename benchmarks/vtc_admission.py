@@ -3,16 +3,15 @@
 Knows how many tokens each running request holds and how many it will still get. Does not know anything else of that
 engine.
 
-A newcomer is admitted if the pool holds everybody at the worst moment to come. Running requests grow by one token a
-step and leave at their known length; with those that stay longest first, the need when the i-th of them ends is
-i × its remaining tokens + what the first i hold now, and the worst moment is the largest of these. Each tenant with a
-running request takes `_ADAPTER_TOKENS` for its LoRA adapter (rank 8 × 4 matrices). Ours (`kvcache.growth`) follows the
-same rule in blocks; it knows no adapters and holds back a watermark.
+A newcomer is admitted if the pool holds everybody at the worst moment to come, as in `kvcache.growth`, but reckoned in
+tokens, and each tenant with a running request takes `_ADAPTER_TOKENS` for its LoRA adapter (rank 8 × 4 matrices). Ours
+knows no adapters and holds back a watermark.
 """
 
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from kvcache.growth import Growing, worst_need
 from kvcache.manager import Allocation, KVCacheManager
 from scheduling.index import Index
 
@@ -39,6 +38,7 @@ class StaggeredKV(KVCacheManager):
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
         without: Collection[int] = (),
+        spare: int = 0,
     ) -> bool:
         assert not without, "nobody is evicted in that engine"
         expected = max(tokens + 1, predicted_tokens or 0)
@@ -54,6 +54,7 @@ class StaggeredKV(KVCacheManager):
         owner_class: int,
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
+        spare: int = 0,
     ) -> Allocation | None:
         allocation = super().allocate(row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens)
         if allocation is not None:
@@ -70,11 +71,8 @@ class StaggeredKV(KVCacheManager):
         return super().release(row)
 
     def _worst_need(self, tokens: int, expected: int) -> int:
-        ahead = [(expected - tokens - 1, tokens + 1)]
-        ahead += [(max(0, end - len(self.table(row)) - 1), len(self.table(row))) for row, end in self._expected.items()]
-        ahead.sort(reverse=True)
-        held = worst = 0
-        for place, (left, holds) in enumerate(ahead, start=1):
-            held += holds
-            worst = max(worst, left * place + held)
-        return worst
+        newcomer = Growing(expected - tokens - 1, tokens + 1, tokens + 1, tokens + 1)
+        lengths = [(len(self.table(row)), end) for row, end in self._expected.items()]
+        running = [Growing(max(0, end - length - 1), length, length, length) for length, end in lengths]
+        held = tokens + 1 + sum(length for length, _ in lengths)
+        return held + worst_need([newcomer, *running], block_size=1)

@@ -7,7 +7,7 @@ Knows block numbers, how many tokens they hold, and what their content is called
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["BlockTable", "SwappedTable"]
+__all__ = ["BlockTable"]
 
 
 @dataclass(slots=True)
@@ -38,14 +38,3 @@ class BlockTable:
         """Pieces of consecutive blocks the table consists of: what a copy of it would take."""
         pairs = zip(self.blocks, self.blocks[1:], strict=False)
         return len(self.blocks) and 1 + sum(after != before + 1 for before, after in pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class SwappedTable:
-    """What is left of a table whose blocks were copied out."""
-
-    computed_tokens: int
-    head: int
-    """Blocks at the start that others shared: not copied, but found again by their names."""
-    places: tuple[int, ...]
-    """In the swap pool, of the blocks behind the head."""

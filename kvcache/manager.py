@@ -5,43 +5,43 @@ Does not know what is in a block (`kvcache.storage`), nor why a request is admit
 
 **Admission.** A newcomer must fit with its prompt now and with everybody's predicted growth at the worst moment to come
 (`kvcache.growth`), beside what is held back: a watermark, so that growth finds a block at once, and what an urgent
-class used lately of its reserve (below). A class that stays within its reserve has only to find its own blocks. A
+class used lately of its reserve. A class that stays within its reserve has only to find its own blocks. A
 running request that grows takes any free block; predictions can be too low, and when nothing is free `grow` says so and
 the scheduler evicts somebody. Admitting by the prompt alone would fill the pool with requests that then evict each
 other; reserving the longest answer would leave most of the pool idle, for most requests end early. Where nobody may be
 evicted (`firm`), that is what is done.
 
-**Reserves** (`kvcache.partitions`) are lent: who has more than its own gives way. Lending costs the borrower what it
-has computed, so an urgent class's reserve follows its use: the most it held lately, which fades with a half-life of
-`PEAK_HALF_LIFE_S` and never counts for more than its ceiling, is held back for it; the rest of the reserve is lent.
+**Reserves** (`kvcache.partitions`) are lent: who has more than its own gives way; of an urgent class's what it used
+lately is held back (`kvcache.reserves`).
 
 **Prefix cache.** Blocks that are computed get a name; a newcomer, and one that comes back after it was evicted, starts
 behind the longest prefix that is still there (`kvcache.prefix_cache`). At least one token is always computed, for its
 logits are what the next token is sampled from.
 
-**Swap.** `swap_out` gives a place in a bounded pool to each block that only this request holds, and says what to copy;
-`allocate` brings it back. Copies are to be done in the order in which they were planned. Blocks at the start that
-others share stay where they are and are found by their names; if they are gone by then, everything is computed again.
+**Swap.** `swap_out` gives a place in a bounded pool (`kvcache.swap_places`) to each block that only this request holds,
+and says what to copy; `allocate` brings it back. Copies are to be done in the order in which they were planned. Blocks
+at the start that others share stay where they are and are found by their names; if they are gone by then, everything is
+computed again.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from types import MappingProxyType
 
 from kvcache.block_pool import BlockPool
-from kvcache.block_table import BlockTable, SwappedTable
+from kvcache.block_table import BlockTable
 from kvcache.growth import Growing, worst_need
 from kvcache.ownership import Ownership
 from kvcache.partitions import Part
 from kvcache.prefix_cache import PrefixCache
+from kvcache.reserves import Reserves
 from kvcache.statistics import KVCacheStatistics
+from kvcache.swap_places import SwappedTable, SwapPlaces
 from kvcache.swap_plan import BlockCopy, Direction
 
-__all__ = ["PEAK_HALF_LIFE_S", "Allocation", "KVCacheManager"]
+__all__ = ["Allocation", "KVCacheManager"]
 
-PEAK_HALF_LIFE_S = 60.0
 _WATERMARK = 0.01
 """Of the pool: kept free by admissions beyond a class's reserve."""
 
@@ -86,16 +86,12 @@ class KVCacheManager:
         self.block_size = block_size
         self._pool = BlockPool(num_blocks)
         self._cache = PrefixCache()
-        self._parts = dict(parts or {})
-        self._lend = lend and not firm
+        self._reserves = Reserves(num_blocks, parts or {}, following, lend=lend and not firm)
         self._firm = firm
         self._watermark = int(num_blocks * _WATERMARK)
         self._tables: dict[int, BlockTable] = {}
         self._owners = Ownership()
-        self._peak = dict.fromkeys(following, 0.0)
-        self._peak_s = 0.0
-        self._places = BlockPool(swap_places) if swap_places else None
-        self._swapped: dict[int, SwappedTable] = {}
+        self._places = SwapPlaces(swap_places)
         self._asked: Counter[int] = Counter()
         self._hit: Counter[int] = Counter()
         self._allocations = self._refused_allocations = 0
@@ -134,7 +130,7 @@ class KVCacheManager:
 
     def is_borrower(self, owner_class: int, given_back: int = 0) -> bool:
         """Whether the class holds more than its reserve, were it to give back so many blocks."""
-        return self._owners.charged(owner_class) - given_back > self._part(owner_class).reserve
+        return self._owners.charged(owner_class) - given_back > self._reserves.part(owner_class).reserve
 
     def within_reserve(self, tokens: int, owner_class: int) -> bool:
         """Whether the class would hold no more than its reserve with another request of so many tokens."""
@@ -142,7 +138,7 @@ class KVCacheManager:
             table.promised(self.block_size) for table in self._tables.values() if table.owner_class == owner_class
         )
         held = self._owners.charged(owner_class) + promised
-        return held + self.blocks_for(tokens) <= self._part(owner_class).reserve
+        return held + self.blocks_for(tokens) <= self._reserves.part(owner_class).reserve
 
     def holds(self, row: int) -> bool:
         return row in self._tables
@@ -159,12 +155,13 @@ class KVCacheManager:
         """Blocks that would be free if this request let go of its own: those that nobody else holds."""
         return sum(self._pool.holders(block) == 1 for block in self._tables[row].blocks)
 
+    def set_following(self, owners: Collection[int]) -> None:
+        """The reserve of these classes follows their use from now on; of those that stay, what they used is known."""
+        self._reserves.set_following(owners)
+
     def tick(self, now: float) -> None:
         """Time passes: what the classes with a following reserve use now, and used lately."""
-        fading = exp(-log(2) * max(0.0, now - self._peak_s) / PEAK_HALF_LIFE_S)
-        self._peak_s = now
-        for owner, peak in self._peak.items():
-            self._peak[owner] = max(peak * fading, float(self._owners.charged(owner)))
+        self._reserves.tick(now, self._owners.charged)
 
     # --- admission ------------------------------------------------------------------------------------------------
 
@@ -177,8 +174,12 @@ class KVCacheManager:
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
         without: Collection[int] = (),
+        spare: int = 0,
     ) -> bool:
-        """Whether `allocate` would succeed, were the rows `without` to release their blocks first."""
+        """Whether `allocate` would succeed, were the rows `without` to release their blocks first.
+
+        `spare`: blocks that must stay free beside it, unless its class is within its reserve.
+        """
         expected = max(tokens, predicted_tokens or 0)
         hits = self._cache.longest(names, self._most_hits(tokens))
         gone = Counter(block for other in without for block in self._tables[other].blocks)
@@ -193,7 +194,7 @@ class KVCacheManager:
         charged = self._owners.charged(owner_class)
         others = {other: table for other, table in self._tables.items() if other not in without}
         own = [table for table in others.values() if table.owner_class == owner_class]
-        part = self._part(owner_class)
+        part = self._reserves.part(owner_class)
         promised = sum(table.promised(self.block_size) for table in own)
         entitled = charged + promised + fresh + growth <= part.reserve
         if self._firm:
@@ -205,7 +206,7 @@ class KVCacheManager:
             need = worst_need([*map(self._growing, own), newcomer], self.block_size)
             if charged + fresh + need > part.ceiling:
                 return False
-        left -= self._watermark + self._held_back(owner_class)
+        left -= self._watermark + max(spare, self._reserves.held_back(owner_class, self._owners.charged))
         if self._firm:
             return growth <= left
         return worst_need([*map(self._growing, others.values()), newcomer], self.block_size) <= left
@@ -218,15 +219,18 @@ class KVCacheManager:
         owner_class: int,
         predicted_tokens: int | None = None,
         names: Sequence[int] = (),
+        spare: int = 0,
     ) -> Allocation | None:
         """Blocks for `tokens` tokens of a request that has none, and a promise up to `predicted_tokens`.
 
         `names`: of the content of its whole blocks, as far as it is known; the list may grow, and is kept.
-        None, and nothing is taken, if it doesn't fit.
+        None, and nothing is taken, if it doesn't fit (`fits`).
         """
         assert row not in self._tables, f"row {row} has blocks already"
         assert tokens > 0, f"{tokens=}"
-        if not self.fits(row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens, names=names):
+        if not self.fits(
+            row, tokens, owner_class=owner_class, predicted_tokens=predicted_tokens, names=names, spare=spare
+        ):
             self._refused_allocations += 1
             return None
         hits = self._cache.longest(names, self._most_hits(tokens))
@@ -241,20 +245,19 @@ class KVCacheManager:
         cached_tokens = len(hits) * self.block_size
         self._asked[owner_class] += tokens
         self._hit[owner_class] += cached_tokens
-        swapped = self._swapped.pop(row, None)
+        swapped = self._places.take(row)
         if swapped is None:
             return Allocation(len(table.blocks), cached_tokens, cached_tokens)
-        return self._bring_back(swapped, table, len(hits))
+        return self._bring_back(row, swapped, table, len(hits))
 
-    def _bring_back(self, swapped: SwappedTable, table: BlockTable, hits: int) -> Allocation:
+    def _bring_back(self, row: int, swapped: SwappedTable, table: BlockTable, hits: int) -> Allocation:
         cached_tokens = hits * self.block_size
-        self._free_places(swapped)
         if hits < swapped.head or swapped.computed_tokens <= cached_tokens:
             self._swaps_lost += hits < swapped.head
             return Allocation(len(table.blocks), cached_tokens, cached_tokens)
         places = swapped.places[hits - swapped.head :]
         self._swapped_in += len(places)
-        copy = BlockCopy(Direction.IN, tuple(table.blocks[hits : hits + len(places)]), places)
+        copy = BlockCopy(Direction.IN, tuple(table.blocks[hits : hits + len(places)]), places, row)
         return Allocation(len(table.blocks), swapped.computed_tokens, cached_tokens, copy)
 
     def grow(self, row: int, tokens: int) -> bool:
@@ -299,15 +302,12 @@ class KVCacheManager:
         table = self._tables[row]
         head = self._shared_head(table)
         blocks = tuple(table.blocks[head : self.blocks_for(computed_tokens)])
-        if self._places is None or not blocks:
-            return None
-        places = self._places.allocate(len(blocks))
+        places = self._places.put(row, computed_tokens, head, len(blocks))
         if places is None:
             return None
-        self._swapped[row] = SwappedTable(computed_tokens, head, tuple(places))
         self._swapped_out += len(blocks)
         self.release(row)
-        return BlockCopy(Direction.OUT, blocks, tuple(places))
+        return BlockCopy(Direction.OUT, blocks, places, row)
 
     def blocks_to_swap(self, row: int, computed_tokens: int) -> int:
         """Blocks that `swap_out` would copy. What is computed before them would be found again, if not for long."""
@@ -316,13 +316,11 @@ class KVCacheManager:
 
     @property
     def free_places(self) -> int:
-        return 0 if self._places is None else self._places.free_blocks
+        return self._places.free
 
     def forget_swapped(self, row: int) -> None:
         """A request that may have been swapped out has ended."""
-        swapped = self._swapped.pop(row, None)
-        if swapped is not None:
-            self._free_places(swapped)
+        self._places.take(row)
 
     def distrust(self, blocks: Collection[int]) -> list[int]:
         """What is in these blocks is not what their names say; the rows that hold any of them."""
@@ -334,18 +332,6 @@ class KVCacheManager:
 
     def _most_hits(self, tokens: int) -> int:
         return (tokens - 1) // self.block_size
-
-    def _part(self, owner_class: int) -> Part:
-        return self._parts.get(owner_class) or Part(0, self.num_blocks)
-
-    def _held_back(self, owner_class: int) -> int:
-        """Blocks that others don't hold and have a claim to that is not lent."""
-        held_back = 0
-        for owner, part in self._parts.items():
-            if owner != owner_class:
-                kept = part.reserve if not self._lend else min(int(self._peak.get(owner, 0.0)), part.ceiling)
-                held_back += max(0, kept - self._owners.charged(owner))
-        return held_back
 
     def _growing(self, table: BlockTable) -> Growing:
         left = max(1, table.expected_tokens - table.tokens)
@@ -366,10 +352,6 @@ class KVCacheManager:
             self._cache.forget(blocks)
         return blocks
 
-    def _free_places(self, swapped: SwappedTable) -> None:
-        assert self._places is not None, "somebody is swapped out and there is no swap pool"
-        self._places.free(swapped.places)
-
     def statistics(self) -> KVCacheStatistics:
         return KVCacheStatistics(
             pool=self._pool.statistics(),
@@ -385,8 +367,8 @@ class KVCacheManager:
             cached=len(self._cache),
             asked_tokens_by_class=MappingProxyType(dict(self._asked)),
             hit_tokens_by_class=MappingProxyType(dict(self._hit)),
-            swap_places=0 if self._places is None else self._places.num_blocks,
-            swapped=0 if self._places is None else self._places.num_blocks - self._places.free_blocks,
+            swap_places=self._places.total,
+            swapped=self._places.total - self._places.free,
             swapped_out=self._swapped_out,
             swapped_in=self._swapped_in,
             swaps_lost=self._swaps_lost,
@@ -405,7 +387,4 @@ class KVCacheManager:
         self._pool.check_integrity({block: len(classes) for block, classes in holders.items()})
         self._owners.check_integrity(holders)
         self._cache.check_integrity()
-        assert self._tables.keys().isdisjoint(self._swapped), "a request runs and is swapped out"
-        if self._places is not None:
-            places = Counter(place for swapped in self._swapped.values() for place in swapped.places)
-            self._places.check_integrity(places)
+        self._places.check_integrity(self._tables)

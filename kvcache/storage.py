@@ -15,13 +15,14 @@ starting costs nothing, where filling 2 GiB took seconds.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import torch
 
+from kvcache.memory_copy import MemoryCopier, Piece
 from kvcache.swap_plan import BlockCopy, Direction, runs
 
 __all__ = ["CopyTiming", "KVStorage", "KVStorageStatistics", "SwapSpace"]
@@ -86,14 +87,16 @@ class CopyTiming:
     direction: Direction
     blocks: int
     seconds: float
+    row: int | None
+    """Of the copy."""
 
 
 class SwapSpace:
     """Room for blocks of a storage in the CPU's memory, and the copies between the two. The engine thread's.
 
-    Blocks of a table seldom lie together, places do as a rule (they are taken in ascending order). So a copy is cut
-    where *places* are not consecutive, and a piece is one gather or scatter of whole blocks, or a plain copy where the
-    blocks lie together too.
+    Blocks of a table seldom lie together, places do as a rule (they are taken in ascending order). On a CPU a piece is
+    what lies together on both sides (`kvcache.memory_copy`). On CUDA a copy is cut where *places* are not consecutive,
+    and a piece is one gather or scatter of whole blocks, or a plain copy where the blocks lie together too.
 
     On CUDA the memory is pinned and copies have a stream of their own, which waits for the last forward and which the
     next one waits for: a block may be overwritten as soon as it was copied out, and is read only when it was copied in.
@@ -115,10 +118,12 @@ class SwapSpace:
             self._buffer = torch.empty(
                 (min(num_places, _BUFFER_BLOCKS), shape[1]), dtype=self._blocks.dtype, device=self._blocks.device
             )
+            self._copier = None
         else:
+            self._copier = MemoryCopier(torch.get_num_threads())
             self.places = _zeros(shape, self._blocks.dtype, self._blocks.device)
         """[num_places, 8-byte words of a block]"""
-        self._running: deque[tuple[Direction, int, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._running: deque[tuple[BlockCopy, torch.cuda.Event, torch.cuda.Event]] = deque()
         self._timings: list[CopyTiming] = []
 
     @property
@@ -131,7 +136,8 @@ class SwapSpace:
             for copy in copies:
                 started_s = self._clock()
                 self._copy(copy)
-                self._timings.append(CopyTiming(copy.direction, len(copy.blocks), self._clock() - started_s))
+                seconds = self._clock() - started_s
+                self._timings.append(CopyTiming(copy.direction, len(copy.blocks), seconds, copy.row))
             return
         compute = torch.cuda.current_stream(self._blocks.device)
         self._stream.wait_stream(compute)
@@ -141,18 +147,22 @@ class SwapSpace:
                 begun.record(self._stream)
                 self._copy(copy)
                 done.record(self._stream)
-                self._running.append((copy.direction, len(copy.blocks), begun, done))
+                self._running.append((copy, begun, done))
         compute.wait_stream(self._stream)
 
     def take_timings(self) -> list[CopyTiming]:
         """What copies took that are done, since the last call."""
-        while self._running and self._running[0][3].query():  # type: ignore[no-untyped-call]
-            direction, blocks, begun, done = self._running.popleft()
-            self._timings.append(CopyTiming(direction, blocks, begun.elapsed_time(done) / 1000))
+        while self._running and self._running[0][2].query():  # type: ignore[no-untyped-call]
+            copy, begun, done = self._running.popleft()
+            seconds = begun.elapsed_time(done) / 1000
+            self._timings.append(CopyTiming(copy.direction, len(copy.blocks), seconds, copy.row))
         taken, self._timings = self._timings, []
         return taken
 
     def _copy(self, copy: BlockCopy) -> None:
+        if self._copier is not None:
+            self._copier.copy([*self._pieces(copy)])
+            return
         for start, end in runs(copy.places):
             places = self.places[copy.places[start] : copy.places[start] + end - start]
             blocks = copy.blocks[start:end]
@@ -160,14 +170,19 @@ class SwapSpace:
                 together = self._blocks[blocks[0] : blocks[0] + len(blocks)]
                 into, out_of = (places, together) if copy.direction is Direction.OUT else (together, places)
                 into.copy_(out_of, non_blocking=True)
-            elif self._cuda:
+            else:
                 for piece in range(0, len(blocks), len(self._buffer)):
                     self._through_buffer(copy.direction, blocks[piece : piece + len(self._buffer)], places[piece:])
-            elif copy.direction is Direction.OUT:
-                # One parallel region for all blocks; `index_select` has one for each, and its threads meet each time.
-                torch.ops.aten.index.Tensor_out(self._blocks, [torch.tensor(blocks)], out=places)
-            else:
-                self._blocks.index_copy_(0, torch.tensor(blocks), places)
+
+    def _pieces(self, copy: BlockCopy) -> Iterator[Piece]:
+        """On a CPU: one for each stretch that lies together on both sides."""
+        size, blocks, places = self.block_bytes, self._blocks.data_ptr(), self.places.data_ptr()
+        for start, end in runs(copy.places):
+            for begin, stop in runs(copy.blocks[start:end]):
+                block = blocks + copy.blocks[start + begin] * size
+                place = places + copy.places[start + begin] * size
+                to, source = (place, block) if copy.direction is Direction.OUT else (block, place)
+                yield Piece(to, source, (stop - begin) * size)
 
     def _through_buffer(self, direction: Direction, blocks: tuple[int, ...], places: torch.Tensor) -> None:
         """The stream's order keeps one piece from overwriting another's buffer."""

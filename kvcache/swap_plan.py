@@ -23,6 +23,8 @@ class BlockCopy:
     direction: Direction
     blocks: tuple[int, ...]
     places: tuple[int, ...]
+    row: int | None = None
+    """Whose blocks they are; None: nobody's, of a measurement."""
 
 
 def runs(numbers: tuple[int, ...]) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ the discipline nothing for most rows.
 """
 
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 from scheduling.discipline import Discipline
@@ -17,6 +18,7 @@ from scheduling.index import Index
 from scheduling.ledger import Cause, Ledger, LedgerStatistics
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import EVERYTHING, ClassStatistics, QdiscStatistics, Room
+from scheduling.quota import Quotas
 from scheduling.quota_gate import QuotaGate
 from scheduling.state import RequestState
 from scheduling.tree import TreeConfig
@@ -159,6 +161,41 @@ class AccountedQdisc:
         if self._gate is not None:
             self._gate.divide(share, now)
 
+    def switch(self, discipline: Discipline[Any], now: float, *, overrun_tokens: int, gate: QuotaGate | None) -> None:
+        """Go on under another discipline, which is empty: nothing queued or in flight is lost, and the books go on.
+
+        What waits is queued in the order of arrival, what is in flight is counted as if the new one had let it go.
+        What the old one remembered of the past (turns, debts, allowances) is forgotten. Linear in what is queued.
+        """
+        index, old = self._index, self._discipline
+        queued = sorted(old.rows(), key=index.arrival_s.__getitem__)
+        for row in queued:
+            old.remove(row, now)
+        for row, entry in self._ledger.entries.items():
+            old.end(entry.grant, 0, now)
+            discipline.push(row, now)
+            entry.grant = discipline.take(row, entry.counted, now)
+        old.close()
+        for row in queued:
+            discipline.push(row, now)
+        self._discipline, self._gate = discipline, gate
+        self._overrun = index.cost.output(overrun_tokens)
+
+    def reconfigure_quotas(
+        self,
+        quotas: Quotas,
+        paused: frozenset[str],
+        now: float,
+        *,
+        new_gate: Callable[[Discipline[Any]], QuotaGate],
+    ) -> None:
+        """Go on under these quotas, with nothing let go of the tenants `paused`. `new_gate`: one without any quota."""
+        if self._gate is None:
+            self._gate = self._discipline = new_gate(self._discipline)
+            for entry in self._ledger.entries.values():
+                entry.grant = (None, entry.grant)
+        self._gate.reconfigure(quotas, paused, now)
+
     def reload(self, tree: TreeConfig, now: float) -> None:
         """Go on under a new class tree. Nothing queued, in flight or owed is lost. Raises `TreeError`."""
         self._discipline.reload(tree, now)
@@ -183,6 +220,9 @@ class AccountedQdisc:
 
     def next_event(self, now: float) -> float | None:
         return self._discipline.next_event(now)
+
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return self._discipline.over_rate(priority, now)
 
     def statistics(self) -> QdiscStatistics:
         """Linear in what is in flight."""
@@ -209,6 +249,10 @@ class AccountedQdisc:
             tenants=len(self._index.tenants),
             flows=len(self._index.flows),
         )
+
+    def reason(self, row: int) -> str:
+        """Why the row was dequeued: it is in flight."""
+        return self._discipline.reason(self._ledger.entries[row].grant)
 
     def tree(self, now: float) -> TreeStatistics | None:
         """What the class tree's buckets hold and who borrowed; None for a policy without a tree."""

@@ -69,10 +69,16 @@ class Admission:
         self._suspensions = suspensions
         self._longest_promised = longest_promised
         self._strict_classes = strict_classes
+        self._paused: frozenset[PriorityClass] = frozenset()
         self._by_right: set[int] = set()
         """Claimed rows that were picked while their class was strict. Above its limit a strict class is an ordinary
         one: its requests go before nobody and evict nobody. (A row that ends unadmitted stays until its number is used
         again.)"""
+        self._without_tokens: set[int] = set()
+        """Claimed rows that have not lacked room yet: they had no tokens when they were picked. (A row that ends
+        unadmitted stays, as above.)"""
+        self._chosen: list[int] = []
+        """They lack room, and it was not told of yet."""
         self._first_admissions = 0
         self._readmissions = 0
         self._evicted = False
@@ -86,6 +92,19 @@ class Admission:
     def readmissions(self) -> int:
         """Of sequences that were preempted."""
         return self._readmissions
+
+    def take_chosen(self) -> list[int]:
+        """Rows whose turn came since the last call and that have their tokens and found no room. Each once."""
+        chosen, self._chosen = self._chosen, []
+        return chosen
+
+    def set_strict(self, classes: frozenset[PriorityClass]) -> None:
+        """These are strict from now on. What was admitted or picked by right keeps it."""
+        self._strict_classes = classes
+
+    def set_paused(self, classes: frozenset[PriorityClass]) -> None:
+        """Nothing of these starts; what was admitted goes on."""
+        self._paused = classes
 
     def admit(self, budget: StepBudget, now: float, *, may_dispatch: bool, strict_only: bool) -> tuple[int, ...]:
         """Admit what fits, and what is entitled to room that others have; the rows.
@@ -104,6 +123,13 @@ class Admission:
             if may_dispatch:
                 self._admit_newcomers(strict, budget, now, admitted)
         return tuple(admitted)
+
+    def strict_without_tokens(self, now: float) -> bool:
+        """Whether a strict request would have its turn now, were its tokens made."""
+        if not self._strict_classes:
+            return False
+        row = self._qdisc.peek_strict(now, self._room(strict=True))
+        return row is not None and not self._window.is_staged(row)
 
     # --- in which order -------------------------------------------------------------------------------------------
 
@@ -124,7 +150,7 @@ class Admission:
                 admitted.append(sequence.row)
                 if self._evicted and not strict:
                     return
-            if may_dispatch and sequence is None:
+            if may_dispatch and sequence is None and priority not in self._paused:
                 self._admit_claimed(priority, budget, now, admitted)
 
     def _admit_claimed(self, priority: PriorityClass, budget: StepBudget, now: float, admitted: list[int]) -> None:
@@ -136,6 +162,9 @@ class Admission:
                 continue
             if not claims.may_go(priority) or not self._enter_claimed(row, priority, budget, now):
                 claims.set_short_of_room(priority, True)
+                if row in self._without_tokens:
+                    self._without_tokens.discard(row)
+                    self._chosen.append(row)
                 return
             claims.drop_claimed(priority, row)
             admitted.append(row)
@@ -162,13 +191,19 @@ class Admission:
                 admitted.append(row)
             else:
                 self._claims.claim(priority, row)
-                self._claims.set_short_of_room(priority, self._window.is_staged(row))
+                short_of_room = self._window.is_staged(row)
+                if short_of_room:
+                    self._without_tokens.discard(row)
+                    self._chosen.append(row)
+                else:
+                    self._without_tokens.add(row)
+                self._claims.set_short_of_room(priority, short_of_room)
 
     def _room(self, strict: bool) -> Room:
         """The classes that a new row may come from: one of theirs could have a slot."""
         room = self._claims.room(max(1, self._free_slots(strict)))
         for priority in PriorityClass:
-            if not self._slot_for(priority, strict):
+            if priority in self._paused or not self._slot_for(priority, strict):
                 room = room.without(priority)
         return room
 
@@ -214,11 +249,12 @@ class Admission:
         if not budget.has_room(sequence.strict) or not self._slot_for(sequence.service, sequence.strict):
             return False
         needs_slot = self._free_slots(sequence.strict) <= 0
-        allocation = None if needs_slot else self._allocate(sequence)
+        spare = self._spare_blocks(sequence, now)
+        allocation = None if needs_slot else self._allocate(sequence, spare)
         if allocation is None:
-            if not self._make_room(sequence, needs_slot, now):
+            if not self._make_room(sequence, needs_slot, spare, now):
                 return False
-            allocation = self._allocate(sequence)
+            allocation = self._allocate(sequence, spare)
             assert allocation is not None, f"room was made for {sequence}, and it does not fit"
         self._start(sequence, allocation, now)
         budget.take(sequence)
@@ -235,16 +271,26 @@ class Admission:
             expected = max(expected, sequence.known_tokens + self._kv.block_size)
         return min(expected, self._limits.context_tokens)
 
-    def _allocate(self, sequence: RunningSequence) -> Allocation | None:
+    def _spare_blocks(self, sequence: RunningSequence, now: float) -> int:
+        """Blocks that must stay free beside it, so that a strict prompt finds its own within a step."""
+        if sequence.strict or not self._strict_classes:
+            return 0
+        wanted = min(self._kv.blocks_for(self._limits.strict_prompt_tokens), self._kv.num_blocks // 4)
+        if self._preemption.is_preemptible(sequence.service):
+            wanted -= self._kv.blocks_for(sequence.known_tokens)  # it could be evicted itself
+        return max(0, wanted - self._preemption.evictable_blocks(now, wanted)) if wanted > 0 else 0
+
+    def _allocate(self, sequence: RunningSequence, spare: int) -> Allocation | None:
         return self._kv.allocate(
             sequence.row,
             sequence.known_tokens,
             owner_class=sequence.service,
             predicted_tokens=self._predicted_tokens(sequence),
             names=sequence.block_names,
+            spare=spare,
         )
 
-    def _make_room(self, sequence: RunningSequence, needs_slot: bool, now: float) -> bool:
+    def _make_room(self, sequence: RunningSequence, needs_slot: bool, spare: int, now: float) -> bool:
         """Evict enough others, or nobody and False."""
         predicted = self._predicted_tokens(sequence)
 
@@ -256,6 +302,7 @@ class Admission:
                 predicted_tokens=predicted,
                 names=sequence.block_names,
                 without=without,
+                spare=spare,
             )
 
         victims = self._preemption.for_newcomer(

@@ -16,15 +16,16 @@ Work a turn is over what runs, and over the few fronts of the classes; never ove
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvcache.manager import KVCacheManager
 from kvcache.swap_plan import Direction
 from scheduling.admission import Admission
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.capacity import CapacityMeter
 from scheduling.claims import Claims
 from scheduling.cost import CostModel
-from scheduling.deadlines import Deadlines
+from scheduling.decode_growth import DecodeGrowth
+from scheduling.endings import Endings
 from scheduling.index import Index
 from scheduling.ledger import Cause
 from scheduling.length import LengthPredictor
@@ -37,48 +38,13 @@ from scheduling.qdisc import Qdisc
 from scheduling.running import RunningSequence, RunningSet
 from scheduling.staging_window import StagingWindow
 from scheduling.state import RequestState
+from scheduling.step_cap import StepCap
 from scheduling.step_order import StepBudget, StepLoad, order_step
-from scheduling.step_time import StepTimeStatistics, StepTimeTracker
-from scheduling.suspension import Suspensions, SuspensionStatistics
+from scheduling.step_time import StepTimeTracker
+from scheduling.suspension import Suspensions
 from scheduling.swap_rule import SwapRule
 
-__all__ = ["BatchScheduler", "BatchStatistics"]
-
-_NOT_ADMITTED = (RequestState.WAITING, RequestState.STAGED, RequestState.CLAIMED)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStatistics:
-    queued: int
-    """In the discipline, staged or not."""
-    claimed: int
-    """Picked, not admitted."""
-    staging: int
-    """With the staging thread."""
-    staged: int
-    """Tokenised, not admitted."""
-    running: int
-    """Hold a slot and blocks."""
-    preempted: int
-    """Admitted before, waiting for blocks to go on."""
-    steps: int
-    prefill_tokens: int
-    """Computed, recomputation included."""
-    decode_tokens: int
-    """Computed by decodes."""
-    admitted: int
-    readmitted: int
-    backfills: int
-    """Admissions past a more urgent class's front."""
-    preemptions: int
-    lost_tokens: int
-    """Computed and given up by preemption."""
-    recomputed_tokens: int
-    """Computed once more for it: the others were found in the prefix cache or swapped in, or not needed any more."""
-    suspensions: SuspensionStatistics
-    expired: int
-    impossible: int
-    step_time: StepTimeStatistics
+__all__ = ["BatchScheduler"]
 
 
 class BatchScheduler:
@@ -114,16 +80,26 @@ class BatchScheduler:
         self._kv = kv
         self._limits = limits
         self._step_time = step_time
+        self._step_cap = StepCap(limits.step_max_s, rules.slos, index, step_time)
         self._cost = cost
         self._lengths = lengths
         self._capacity = capacity
         self._running = RunningSet()
         self._claims = Claims(limits.backfill_limit)
         self._window = StagingWindow(index, qdisc, limits, strict_classes)
-        self._deadlines = Deadlines(self._still_due)
-        self._never_evicts = rules.mode is PreemptionMode.NONE
+        self._endings = Endings(
+            qdisc=qdisc,
+            index=index,
+            kv=kv,
+            cost=cost,
+            running=self._running,
+            claims=self._claims,
+            window=self._window,
+            expiries_a_call=limits.expiries_a_call,
+        )
+        never_evicts = rules.mode is PreemptionMode.NONE
         slots = {priority: limits.slot_part(priority) for priority in PriorityClass}
-        self._preemption = Preemption(rules, index, kv, self._running, slots)
+        self._preemption = Preemption(rules, qdisc, index, kv, self._running, slots)
         self._suspensions = Suspensions(
             mode=rules.mode,
             preemption=self._preemption,
@@ -136,6 +112,7 @@ class BatchScheduler:
             cost=cost,
             step_time=step_time,
         )
+        self._growth = DecodeGrowth(kv, self._running, self._preemption, self._suspensions, never_evicts=never_evicts)
         self._admission = Admission(
             qdisc=qdisc,
             index=index,
@@ -148,24 +125,22 @@ class BatchScheduler:
             strict_classes=strict_classes,
             preemption=self._preemption,
             suspensions=self._suspensions,
-            longest_promised=self._never_evicts,
+            longest_promised=never_evicts,
         )
         self._plan: StepPlan | None = None
         """The plan that may be settled."""
         self._load = StepLoad(0, 0, 0)
         """Its load."""
-        self._impossible: list[int] = []
         self._may_dispatch = True
         self._steps = self._prefill_tokens = self._decode_tokens = 0
         self._recomputed_tokens = 0
-        self._expired = self._impossible_ever = 0
 
     # --- requests come --------------------------------------------------------------------------------------------
 
     def enqueue(self, row: int, now: float) -> None:
         """A new row of the index, in state WAITING."""
         assert self._index.state_of(row) is RequestState.WAITING, f"row {row} is {self._index.state_of(row).name}"
-        self._deadlines.add(row, self._index.hard_deadline_s[row])
+        self._endings.watch_deadline(row)
         self._qdisc.enqueue(row, now)
 
     def to_stage(self, now: float) -> list[int]:
@@ -186,9 +161,7 @@ class BatchScheduler:
         index = self._index
         assert min(prompt_tokens, max_output_tokens) > 0, f"{row=}, {prompt_tokens=}, {max_output_tokens=}"
         if prompt_tokens + 1 > self._limits.context_tokens:
-            self._end(row, RequestState.FAILED, now)
-            self._impossible.append(row)
-            self._impossible_ever += 1
+            self._endings.impossible(row, now)
             return
         max_output_tokens = min(max_output_tokens, self._limits.context_tokens - prompt_tokens)
         self._window.staged(row, max_output_tokens, block_names)
@@ -210,6 +183,22 @@ class BatchScheduler:
         assert self._window.is_handed_out(row), f"row {row} was not handed out to be staged"
         self._end(row, RequestState.FAILED, now)
 
+    def awaits_tokens(self, now: float) -> bool:
+        """Whether the next step would run without an urgent request only because its tokens are not made yet."""
+        return len(self._running) > 0 and self._admission.strict_without_tokens(now)
+
+    # --- live configuration ---------------------------------------------------------------------------------------
+
+    def set_strict(self, classes: frozenset[PriorityClass]) -> None:
+        """These classes are strict from now on; what was admitted as strict stays so."""
+        self._admission.set_strict(classes)
+        self._window.set_strict(classes)
+        self._kv.set_following(classes)
+
+    def set_paused(self, classes: frozenset[PriorityClass]) -> None:
+        """Nothing of these service classes starts until further notice; what was admitted goes on."""
+        self._admission.set_paused(classes)
+
     # --- a step ---------------------------------------------------------------------------------------------------
 
     def schedule(self, now: float, may_dispatch: bool = True) -> StepPlan | None:
@@ -220,10 +209,11 @@ class BatchScheduler:
         """
         self._may_dispatch = may_dispatch
         self._kv.tick(now)
-        evicted = self._grow_decodes(now)
-        budget = StepBudget(self._running, self._limits, self._step_time)
+        evicted = self._growth.grow(now)
+        cap_s = self._step_cap.seconds(self._running, now)
+        budget = StepBudget(self._running, self._limits, self._step_time, cap_s)
         admitted = self._admission.admit(budget, now, may_dispatch=may_dispatch, strict_only=evicted)
-        chunks, load = order_step(self._running, self._limits, self._step_time)
+        chunks, load = order_step(self._running, self._limits, self._step_time, cap_s)
         evictions, swaps = self._suspensions.take()
         if not chunks:
             assert not evictions, f"{evictions} for nobody"
@@ -233,6 +223,11 @@ class BatchScheduler:
         self._load = load
         self._plan = StepPlan(chunks, admitted, evictions, swaps, predicted_s)
         return self._plan
+
+    def take_chosen(self) -> list[int]:
+        """Rows whose turn came since the last call and that have their tokens and found no slot, blocks or step. Each
+        once."""
+        return self._admission.take_chosen()
 
     def settle(self, plan: StepPlan, outcomes: Sequence[Outcome], measured_s: float, now: float) -> None:
         """The plan has run in `measured_s` seconds. One outcome for each chunk that sampled a token."""
@@ -253,6 +248,7 @@ class BatchScheduler:
             self._kv.computed(chunk.row, sequence.computed_tokens)
             if outcome is None:
                 continue
+            sequence.first_token_s = now if sequence.first_token_s is None else sequence.first_token_s
             for _ in range(outcome.tokens):
                 sequence.output_tokens += 1
                 token_cost = cost.next_output(sequence.output_tokens)
@@ -270,21 +266,19 @@ class BatchScheduler:
         load = self._load
         rows = load.decode_sequences + sum(outcome.guessed for outcome in outcomes)
         self._step_time.observe(load.prefill_tokens, rows, load.context_tokens, measured_s)
-        self._sat_out(plan)
+        self._running.count_sat_out({chunk.row for chunk in plan.chunks})
         self._measure_capacity(units, measured_s, now)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
         self._decode_tokens += sampled
 
-    def _sat_out(self, plan: StepPlan) -> None:
-        """Count for each decode how many steps in a row it was left out of."""
-        computed = {chunk.row for chunk in plan.chunks}
-        for sequence in self._running:
-            sequence.sat_out = sequence.sat_out + 1 if sequence.decoding and sequence.row not in computed else 0
-
     def copied(self, direction: Direction, blocks: int, seconds: float) -> None:
         """One of a plan's `swaps` was done, and took so long."""
         self._suspensions.copied(direction, blocks, seconds)
+
+    def prefill_s(self, tokens: int) -> float:
+        """What so many prompt tokens add to steps that run anyway, as it is known now."""
+        return self._suspensions.prefill_s(tokens)
 
     def _measure_capacity(self, units: int, measured_s: float, now: float) -> None:
         """Of steps that had all the work they could take; others say what was asked for, not what was possible."""
@@ -296,20 +290,6 @@ class BatchScheduler:
         changed = self._capacity.observe(units, measured_s)
         if changed is not None:
             self._qdisc.set_capacity(changed, now)
-
-    def _grow_decodes(self, now: float) -> bool:
-        """A block for each decode whose next token needs one. True: somebody had to make room, possibly itself."""
-        evicted = False
-        decoding = [sequence for sequence in self._running if sequence.decoding]
-        decoding.sort(key=_urgency)  # the most urgent take what is free; stable, so then in order of admission
-        for sequence in decoding:
-            while sequence.decoding and not self._kv.grow(sequence.row, sequence.known_tokens):
-                assert not self._never_evicts, f"{sequence} finds no block, and its longest answer was promised to it"
-                victim = self._preemption.for_growth(sequence, now)
-                assert len(self._running) > 1, f"{victim} has the pool alone and needs more"
-                self._suspensions.evict(victim, sequence, now)
-                evicted = True
-        return evicted
 
     # --- requests end ---------------------------------------------------------------------------------------------
 
@@ -326,52 +306,16 @@ class BatchScheduler:
 
         At most `limits.expiries_a_call` of them; the rest in the next call, for which `next_event` is due at once.
         """
-        rows: list[int] = []
-        while len(rows) < self._limits.expiries_a_call and (row := self._deadlines.take_passed(now)) is not None:
-            self._end(row, RequestState.EXPIRED, now)
-            rows.append(row)
-        self._expired += len(rows)
-        return rows
+        return self._endings.expire(now)
 
     def take_impossible(self) -> list[int]:
         """Rows that can never run, since the last call: FAILED; the caller answers and releases them."""
-        rows, self._impossible = self._impossible, []
-        return rows
+        return self._endings.take_impossible()
 
     def _end(self, row: int, state: RequestState, now: float) -> None:
-        """The one way out: let go of what the row holds, wherever it is, and move it to a terminal state."""
-        before = self._index.state_of(row)
-        if before in (RequestState.WAITING, RequestState.STAGED):
-            self._qdisc.cancel(row, now)
-        elif before is RequestState.CLAIMED:
-            self._claims.drop_claimed(self._index.service_of(row), row)
-            self._qdisc.settle(row, now, refund=self._cost.prompt_of(self._index, row))
-        else:
-            sequence = self._leave_engine(row)
-            index, cost = self._index, self._cost
-            computed = min(sequence.prompt_tokens, sequence.most_computed_tokens) - index.cached_tokens[row]
-            self._qdisc.settle(row, now, refund=cost.prompt_of(index, row) - cost.prompt(max(0, computed)))
-        self._window.leave(row)
-        self._index.move(row, state)
-
-    def _leave_engine(self, row: int) -> RunningSequence:
-        """Take an admitted row's slot and blocks, or its place among the preempted."""
-        sequence = self._running.get(row)
-        if sequence is not None:
-            self._running.remove(sequence)
-            self._kv.release(row)
+        if self._endings.end(row, state, now):
             # A plan that names the row is void.
             self._plan = None
-        else:
-            sequence = self._claims.preempted(row)
-            assert sequence is not None, f"row {row} is {self._index.state_of(row).name} and is nowhere"
-            self._claims.drop_preempted(sequence)
-            self._kv.forget_swapped(row)
-        sequence.ended = True
-        return sequence
-
-    def _still_due(self, row: int, deadline_s: float) -> bool:
-        return self._index.state[row] in _NOT_ADMITTED and self._index.hard_deadline_s[row] == deadline_s
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -383,6 +327,10 @@ class BatchScheduler:
         """An admitted row that is not suspended: to be read, until the next call."""
         return self._running[row]
 
+    def slack_s(self, row: int, output_tokens: int, now: float) -> float:
+        """Of an admitted row: how long it still has to keep its class's objective; infinite without one."""
+        return self._preemption.slack_s(row, output_tokens, now)
+
     @property
     def has_work(self) -> bool:
         """Whether any request that was enqueued has not ended."""
@@ -390,7 +338,7 @@ class BatchScheduler:
 
     def next_event(self, now: float) -> float | None:
         """When `schedule` or `expire` may have something that they don't have now, if no message comes before."""
-        due = self._deadlines.next_due()
+        due = self._endings.next_deadline()
         # Without leave to dispatch nothing that the discipline lets go can start.
         eligible = self._qdisc.next_event(now) if self._may_dispatch else None
         return min((time for time in (due, eligible) if time is not None), default=None)
@@ -414,8 +362,9 @@ class BatchScheduler:
             lost_tokens=suspensions.lost_tokens,
             recomputed_tokens=self._recomputed_tokens,
             suspensions=suspensions,
-            expired=self._expired,
-            impossible=self._impossible_ever,
+            shortened_steps=self._step_cap.shrunk,
+            expired=self._endings.expired,
+            impossible=self._endings.impossible_ever,
             step_time=self._step_time.statistics(),
         )
 
@@ -442,7 +391,3 @@ class BatchScheduler:
         )
         admitted = by_state[RequestState.PREFILL] + by_state[RequestState.DECODE]
         assert admitted == len(self._running) + self._claims.preempted_count, f"{by_state} don't add up"
-
-
-def _urgency(sequence: RunningSequence) -> tuple[bool, int]:
-    return not sequence.strict, sequence.service

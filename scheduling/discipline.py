@@ -73,8 +73,18 @@ class Discipline(Protocol[Grant]):
         """When a row that hard limits block now may become eligible; None if time alone changes nothing."""
         ...
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        """Whether the class had more than the rate that is guaranteed to it: what it runs now, it borrows.
+
+        False for all where classes have no rates."""
+        ...
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Cost that a class ran on others' rates, corrections included."""
+        ...
+
+    def reason(self, grant: Grant) -> str:
+        """Why this row was let go, in a few words for an operator's trace."""
         ...
 
     def tree(self, now: float) -> TreeStatistics | None:

@@ -21,9 +21,16 @@ class Flat:
         """No hard limit blocks anything."""
         return None
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        """Nobody has a rate."""
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         """Nobody has a rate, so nobody borrows."""
         return 0
+
+    def reason(self, grant: object) -> str:
+        return "turn"
 
     def tree(self, now: float) -> TreeStatistics | None:
         return None

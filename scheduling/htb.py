@@ -18,7 +18,8 @@ Deviations from the kernel (design page, section 4; from 12 on found while build
 ==  ================================================================================================================
  1  Buckets hold what is *available*: prediction counts at dispatch, corrections follow. No debt floor, no horizon.
  2  Deficits move by predicted cost and by corrections; turns in debt are skipped by arithmetic, not by a loop.
- 3  `strict_limit`: a class goes before everybody while under it, and is an ordinary class above it.
+ 3  `strict_limit`: a class goes before everybody while under it, and is an ordinary class above it. What goes first is
+    part of the class's own rate, even in debt (up to a burst): its guarantee is the larger of the two, not the sum.
  4  The root never blocks: rates are soft, so the machine is never idle while something is queued that violates
     only rates. `ceil`, `lendable`, `borrow_limit` are hard.
  5  A parent's lending fills with unassigned rate + Σ lendable × idle rate; each borrow debits it and the borrower's
@@ -47,10 +48,10 @@ from typing import Any
 from scheduling.ages import Ages
 from scheduling.htb_buckets import Buckets, hard_event
 from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, set_lending, set_rates
-from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, turns_up
+from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, strict_lender_of, turns_up
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
 from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
-from scheduling.htb_statistics import tree_statistics
+from scheduling.htb_statistics import lender_name, tree_statistics
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
 from scheduling.tenants import Tenants
@@ -255,9 +256,19 @@ class Htb:
         at = hard_event(self._leaves, now)
         return None if at is None else max(at, now)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        node = self._class_of.get(priority)
+        return node is not None and not node.bucket.solvent(now)
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         node = self._class_of.get(priority)
         return 0 if node is None else sum(node.borrowed)
+
+    def reason(self, grant: HtbGrant) -> str:
+        node, lender, via, _ = grant
+        if via is not None:
+            return "promoted, for it waited too long" if via is self._promotion else "strict"
+        return f"borrowed from {lender_name(node, lender)}" if lender else "own rate"
 
     def tree(self, now: float) -> TreeStatistics:
         return tree_statistics(self._root, now)
@@ -328,7 +339,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and strict.zero <= now:
-                lender = 0 if node.mode == CAN_SEND and not node.barred else lender_of(node)
+                lender = 0 if node.mode == CAN_SEND and not node.barred else strict_lender_of(node, now)
                 if lender is not None:
                     self._lender = lender
                     self._via = strict
@@ -376,7 +387,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and not node.mask & blocked and strict.zero <= now:
-                lender = lender_of(node)
+                lender = strict_lender_of(node, now)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender
                     self._via = strict

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ROOT_LEVEL, ClassNode, GroupNode
 from scheduling.rotation import Rotation, Turn
 
-__all__ = ["PRIOS", "Links", "classes_below", "lender_of", "turns_up"]
+__all__ = ["PRIOS", "Links", "classes_below", "lender_of", "strict_lender_of", "turns_up"]
 
 PRIOS = 8
 
@@ -104,6 +104,13 @@ def lender_of(leaf: ClassNode) -> int | None:
             return None
         node = parent
     return node.level
+
+
+def strict_lender_of(leaf: ClassNode, now: float) -> int | None:
+    """The same for a request that goes out of turn by its class's strict limit: the class itself as long as it owes
+    less than its burst."""
+    lender = lender_of(leaf)
+    return 0 if lender and leaf.bucket.zero <= now + leaf.bucket.depth else lender
 
 
 def classes_below(rotation: Rotation[GroupNode], prio: int, blocked: int) -> Iterator[ClassNode]:

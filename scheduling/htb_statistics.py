@@ -11,7 +11,7 @@ from scheduling.htb_node import ROOT_LEVEL, ClassNode, GroupNode
 from scheduling.token_bucket import TokenBucket
 from scheduling.tree_statistics import Borrowed, BucketLevel, TreeStatistics
 
-__all__ = ["tree_statistics"]
+__all__ = ["lender_name", "tree_statistics"]
 
 _ROOT = "root"
 
@@ -24,7 +24,7 @@ def tree_statistics(root: GroupNode, now: float) -> TreeStatistics:
             for name, bucket in _buckets(node)
         ),
         borrowed=tuple(
-            Borrowed(_lender(node, level), node.priority, cost)
+            Borrowed(lender_name(node, level), node.priority, cost)
             for node in nodes_of(root)
             if isinstance(node, ClassNode)
             for level, cost in enumerate(node.borrowed)
@@ -43,7 +43,8 @@ def _buckets(node: GroupNode) -> Iterator[tuple[str, TokenBucket]]:
             yield name, bucket
 
 
-def _lender(node: GroupNode, level: int) -> str:
+def lender_name(node: GroupNode, level: int) -> str:
+    """Of the ancestor at this level."""
     above = node.parent
     while above is not None and above.level < level:
         above = above.parent

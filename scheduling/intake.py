@@ -127,6 +127,10 @@ class Intake:
         self._queue = queue
         self._drain = Drain(queue.left_cost, now)
 
+    def set_quotas(self, quotas: Quotas) -> None:
+        """From the next request on."""
+        self._quotas = quotas
+
     def decide(
         self, tenant: str, service: PriorityClass, prompt_tokens: int, now: float
     ) -> Accepted | OverQuota | QueueFull:

@@ -38,6 +38,9 @@ class BatchLimits:
     prefill_floor_tokens: int = 16
     """The prompts of a step get so many tokens together whatever the time cap says. Without it a full batch of
     decodes that takes as long as the cap would stop every prompt, an urgent one too, until somebody ends."""
+    strict_prompt_tokens: int = 0
+    """KV for a strict prompt of so many tokens is there within a step: free, or held by somebody who may be evicted for
+    it. At most for a quarter of the pool."""
     sit_out_steps: int = 2
     """Other decodes may be left out of so many steps in a row while a strict prompt is computed (they keep slot and
     blocks), if they would make the step more than a tenth longer. So no stream pauses for longer than so many steps."""
@@ -79,7 +82,7 @@ class BatchLimits:
             )
         if self.context_tokens < 2:
             raise LimitsError(f"context_tokens = {self.context_tokens}: one token in and one out is the least")
-        for name in ("backfill_limit", "sit_out_steps"):
+        for name in ("backfill_limit", "sit_out_steps", "strict_prompt_tokens"):
             if getattr(self, name) < 0:
                 raise LimitsError(f"{name} = {getattr(self, name)}: must not be negative")
         if isnan(self.step_max_s) or self.step_max_s <= 0:

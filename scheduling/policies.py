@@ -31,7 +31,7 @@ from scheduling.tree import ClassConfig, FlowOrder, LeafConfig, TreeConfig
 from scheduling.vtc import Vtc
 from scheduling.wfq import Wfq
 
-__all__ = ["LEAF_POLICIES", "POLICIES", "PolicyError", "make_qdisc"]
+__all__ = ["LEAF_POLICIES", "POLICIES", "PolicyError", "change_quotas", "make_qdisc", "switch_policy"]
 
 
 class PolicyError(ValueError):
@@ -82,17 +82,52 @@ def make_qdisc(
     Raises `PolicyError` for a name that is not in `POLICIES` (or, in the tree's leaves, not in `LEAF_POLICIES`).
     """
     assert cost is None or cost == index.cost, f"the index's rows are priced by {index.cost}, not by {cost}"
+    discipline = _make_discipline(name, index, tree, now)
+    overrun_tokens = _OVERRUN_TOKENS.get(name, OVERRUN_TOKENS)
+    if quotas is None or not quotas.any:
+        return AccountedQdisc(index, discipline, overrun_tokens)
+    gate = _make_gate(index, discipline, quotas, now)
+    return AccountedQdisc(index, gate, overrun_tokens, gate)
+
+
+def switch_policy(
+    qdisc: AccountedQdisc,
+    name: str,
+    index: Index,
+    tree: TreeConfig,
+    now: float,
+    quotas: Quotas,
+    paused: frozenset[str] = frozenset(),
+) -> None:
+    """Let `qdisc` go on as the discipline `name`, with all that is queued and in flight. Raises as `make_qdisc`."""
+    discipline = _make_discipline(name, index, tree, now)
+    overrun_tokens = _OVERRUN_TOKENS.get(name, OVERRUN_TOKENS)
+    if not quotas.any and not paused:
+        qdisc.switch(discipline, now, overrun_tokens=overrun_tokens, gate=None)
+        return
+    gate = _make_gate(index, discipline, quotas, now)
+    gate.reconfigure(quotas, paused, now)
+    qdisc.switch(gate, now, overrun_tokens=overrun_tokens, gate=gate)
+
+
+def change_quotas(
+    qdisc: AccountedQdisc, index: Index, now: float, quotas: Quotas, paused: frozenset[str] = frozenset()
+) -> None:
+    """Let `qdisc` go on under these quotas, with nothing let go of the tenants `paused`."""
+    qdisc.reconfigure_quotas(quotas, paused, now, new_gate=lambda inner: _make_gate(index, inner, Quotas(), now))
+
+
+def _make_discipline(name: str, index: Index, tree: TreeConfig, now: float) -> Discipline[Any]:
     make = _MAKE.get(name)
     if make is None:
         raise PolicyError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
     _check_leaves(tree)
-    discipline = make(index, tree, now)
-    overrun_tokens = _OVERRUN_TOKENS.get(name, OVERRUN_TOKENS)
-    if quotas is None or not quotas.any:
-        return AccountedQdisc(index, discipline, overrun_tokens)
+    return make(index, tree, now)
+
+
+def _make_gate(index: Index, discipline: Discipline[Any], quotas: Quotas, now: float) -> QuotaGate:
     held = FlowRows(index, FlowOrder.FIFO)
-    gate = QuotaGate(index, discipline, quotas, lambda: Sfq(index, LeafConfig(), held), now)
-    return AccountedQdisc(index, gate, overrun_tokens, gate)
+    return QuotaGate(index, discipline, quotas, lambda: Sfq(index, LeafConfig(), held), now)
 
 
 class _Leaves:

@@ -1,7 +1,7 @@
 """Who gives way when there is no room: for a running request's growth, or for a newcomer that is entitled to it.
 
-Knows running sequences, what classes are entitled to, and slack. Does not preempt: `scheduling.batch` does. Whatever
-happens to a victim, its tokens are kept, and so its output is the same.
+Knows running sequences, what classes are entitled to, who runs above its rate, and slack. Does not preempt:
+`scheduling.batch` does. Whatever happens to a victim, its tokens are kept, and so its output is the same.
 
 **Triggers.**
 
@@ -13,13 +13,17 @@ happens to a victim, its tokens are kept, and so its output is the same.
 
 A step's token budget is no trigger: strict prompts come first in it (`scheduling.step_order`).
 
-**One key**: the least urgent service class first, then borrowers, then the most slack, then the least waste, then the
-one admitted last. Slack is the time to the next deadline of the class's SLO: to the first token before it, to the last
-token after; without an SLO it is infinite. Waste is what was computed and nobody shares.
+**One key**: the least urgent service class first, then the most slack, then the least waste, then the one admitted
+last. Slack is the time to the next deadline of the class's SLO: to the first token before it, to the last token after;
+without an SLO it is infinite. Waste is what was computed.
+
+Where the requester is not strict, a guarantee counts for more than rank: classes that the discipline says run *above
+their rate* come before all others, so that one that gets less than it was promised gives way only when no borrower can.
 
 **Who is spared.**
 
 - A strict sequence never gives way to one that is not.
+- Growth that is not strict never takes from a more urgent class.
 - A sequence that was suspended is no victim again before it has got further than it was: two that need the same block
   can't undo each other's work for ever. To a strict requester that protection is nothing.
 - Classes that are not `preemptible`.
@@ -42,6 +46,7 @@ from scheduling.index import Index
 from scheduling.preemption_budget import PreemptionBudget
 from scheduling.preemption_rules import PreemptionRules
 from scheduling.priority import PriorityClass
+from scheduling.qdisc import Qdisc
 from scheduling.running import RunningSequence, RunningSet
 
 __all__ = ["BATCH", "Preemption"]
@@ -49,13 +54,14 @@ __all__ = ["BATCH", "Preemption"]
 BATCH = PriorityClass.P2
 """What a request is demoted to."""
 
-_Key = tuple[int, bool, float, int, int]
+_Key = tuple[bool, int, float, int, int]
 
 
 class Preemption:
     def __init__(
         self,
         rules: PreemptionRules,
+        qdisc: Qdisc,
         index: Index,
         kv: KVCacheManager,
         running: RunningSet,
@@ -63,6 +69,7 @@ class Preemption:
     ) -> None:
         """`slots`: what each class is entitled to of the sequence slots."""
         self._rules = rules
+        self._qdisc = qdisc
         self._index = index
         self._kv = kv
         self._running = running
@@ -82,13 +89,13 @@ class Preemption:
         def may_yield(sequence: RunningSequence) -> bool:
             if sequence is requester:
                 return True
-            if sequence.strict and not requester.strict:
+            if not requester.strict and (sequence.strict or sequence.service < requester.service):
                 return False
             if sequence.protected and (sequence.strict or not requester.strict):
                 return False
             return sequence.service in self._rules.preemptible
 
-        candidates = sorted(filter(may_yield, self._running), key=lambda one: self._key(one, now), reverse=True)
+        candidates = self._in_order(filter(may_yield, self._running), requester, now)
         return next(one for one in candidates if one is requester or self._may_suspend(one, now))
 
     # --- for newcomers --------------------------------------------------------------------------------------------
@@ -140,16 +147,16 @@ class Preemption:
     def _next(
         self, newcomer: RunningSequence, now: float, victims: list[RunningSequence], *, needs_slot: bool
     ) -> RunningSequence | None:
-        candidates = [
+        candidates = (
             sequence
             for sequence in self._running
             if sequence not in victims
             and not sequence.strict
             and sequence.service in self._rules.preemptible
             and (newcomer.strict or self._yields_to(sequence, newcomer, victims, needs_slot))
-        ]
-        candidates.sort(key=lambda one: self._key(one, now), reverse=True)
-        return next((one for one in candidates if self._may_suspend(one, now, victims)), None)
+        )
+        order = self._in_order(candidates, newcomer, now)
+        return next((one for one in order if self._may_suspend(one, now, victims)), None)
 
     def _yields_to(
         self, sequence: RunningSequence, newcomer: RunningSequence, victims: Iterable[RunningSequence], needs_slot: bool
@@ -175,6 +182,22 @@ class Preemption:
                 victims = rest
         return victims
 
+    def evictable_blocks(self, now: float, enough: int) -> int:
+        """Blocks that a strict newcomer could have of others within a step; `enough` or more: some of them."""
+        if not self._rules.mode.evicts_for_newcomers:
+            return 0
+        blocks = 0
+        for sequence in self._running:
+            if blocks >= enough:
+                break
+            budget = self._budget.left(self._index.tenant_name(sequence.row), now)
+            if not sequence.strict and self.is_preemptible(sequence.service) and budget > 0:
+                blocks += self._kv.own_blocks(sequence.row)
+        return blocks
+
+    def is_preemptible(self, service: PriorityClass) -> bool:
+        return service in self._rules.preemptible
+
     # --- both -----------------------------------------------------------------------------------------------------
 
     def suspended(self, victim: RunningSequence, now: float) -> None:
@@ -192,14 +215,22 @@ class Preemption:
             self._demotions += 1
         return False
 
-    def _key(self, sequence: RunningSequence, now: float) -> _Key:
-        """The largest goes first."""
-        borrows = self._kv.is_borrower(sequence.service)
-        return (sequence.service, borrows, self._slack_s(sequence, now), -sequence.computed_tokens, sequence.order)
+    def _in_order(
+        self, candidates: Iterable[RunningSequence], requester: RunningSequence, now: float
+    ) -> list[RunningSequence]:
+        """The one that gives way first comes first."""
+        over = {priority: not requester.strict and self._qdisc.over_rate(priority, now) for priority in PriorityClass}
 
-    def _slack_s(self, sequence: RunningSequence, now: float) -> float:
-        index, row = self._index, sequence.row
-        if sequence.output_tokens == 0:
+        def key(sequence: RunningSequence) -> _Key:
+            slack_s = self.slack_s(sequence.row, sequence.output_tokens, now)
+            return (over[sequence.service], sequence.service, slack_s, -sequence.computed_tokens, sequence.order)
+
+        return sorted(candidates, key=key, reverse=True)
+
+    def slack_s(self, row: int, output_tokens: int, now: float) -> float:
+        """Time left until its first token is due, then until its whole answer is. Infinite without an objective."""
+        index = self._index
+        if output_tokens == 0:
             return index.ttft_deadline_s[row] - now
         slo = self._rules.slos.get(index.origin_of(row))
         if slo is None or slo.e2e_s is None:

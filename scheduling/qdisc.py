@@ -123,6 +123,12 @@ class Qdisc(Protocol):
         """When a row that is blocked now may become eligible; None if time alone changes nothing."""
         ...
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        """Whether the class had more than the rate that is guaranteed to it: what it runs now, it borrows.
+
+        False for all where classes have no rates."""
+        ...
+
     def set_capacity(self, units_s: float, now: float) -> None:
         """The machine does so many cost units a second: shares of it mean that from now on."""
         ...

@@ -95,7 +95,11 @@ class Allowance:
 
     def solvent_at(self) -> float:
         """When nothing is owed on any limit, if nothing is spent until then. In the past: now."""
-        return max(bucket.zero for bucket in self._buckets)
+        return max((bucket.zero for bucket in self._buckets), default=-inf)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return self._limits
 
     def full(self, now: float) -> bool:
         """As if it had never been used."""

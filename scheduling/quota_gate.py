@@ -8,14 +8,18 @@ most urgent class first. The discipline therefore never holds more of a tenant t
 and needs to know nothing of quotas; this works for every policy. The quota on everybody is asked when a request is
 dispatched, for what the discipline holds of it is its order.
 
-What a request turns out to cost more or less is put right when it is known, as everywhere. Why held back and not
+Quotas may change at any time, and tenants may be paused: all of such a tenant is held back, what the discipline had of
+it included. What it has of others stays there, so a quota that is new counts from the next request on.
+
+What a request turns out to cost more or less is put right when it is known, as everywhere; so a quota may be passed by
+what was not foreseen of the requests that were let in and have not ended. Why held back and not
 skipped: skipping needs every policy to look past a tenant's whole backlog. Drawback: a request counts as served when
 it enters the discipline, which under congestion is a while before it runs. Limits: O(log tenants) a request; a tenant
 with a quota costs about 500 bytes while it owes or waits.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import chain
 from typing import Any
@@ -23,7 +27,7 @@ from typing import Any
 from scheduling.discipline import Discipline
 from scheduling.index import Index
 from scheduling.priority import PriorityClass
-from scheduling.quota import Allowance, Over, Quotas
+from scheduling.quota import Allowance, Limit, Over, Quotas
 from scheduling.tree import TreeConfig
 from scheduling.tree_statistics import TreeStatistics
 
@@ -35,9 +39,9 @@ _MAX_RESTING = 10_000
 
 
 class _Limited:
-    """A tenant that has a quota."""
+    """A tenant that has a quota, or is paused."""
 
-    __slots__ = ("allowance", "held", "held_by", "inside", "number", "waiting", "wakes_at")
+    __slots__ = ("allowance", "held", "held_by", "inside", "number", "paused", "waiting", "wakes_at")
 
     def __init__(self, number: int, allowance: Allowance) -> None:
         self.number = number
@@ -48,7 +52,8 @@ class _Limited:
         self.held_by = [0] * len(PriorityClass)
         self.held = 0
         self.inside = 0
-        """Queued in the discipline or in flight."""
+        """Queued in the discipline or in flight, and counted on the quota."""
+        self.paused = False
         self.wakes_at: float | None = None
 
 
@@ -82,6 +87,9 @@ class QuotaGate:
         """Of all calls that changed something."""
         self._wakes: list[tuple[float, int]] = []
         """(when, tenant); stale when that is no longer the tenant's `wakes_at`."""
+        self._held: set[int] = set()
+        """Rows that are held back."""
+        self._paused: frozenset[str] = frozenset()
         self._spent: dict[int, int] = {}
         """By row inside the discipline and not dispatched: what it has spent of its tenant's quota."""
 
@@ -108,6 +116,42 @@ class QuotaGate:
             if limited.held:
                 self._set_wake(limited)
 
+    def reconfigure(self, quotas: Quotas, paused: frozenset[str], now: float) -> None:
+        """Go on under these quotas, with nothing let go of the tenants `paused`. What is owed on a quota that stays is
+        owed on."""
+        self._advance(now)
+        if quotas.everybody != self._quotas.everybody:
+            self._everybody = Allowance(quotas.everybody, self._share, now) if quotas.everybody else None
+        self._quotas, self._paused = quotas, paused
+        tenants = self._index.tenants
+        for name in paused:
+            number = tenants.number(name)
+            if number is not None and number not in self._limited:
+                self._limit(number, (), now)
+        for limited in list(self._limited.values()):
+            name = tenants.name(limited.number)
+            quota = quotas.of(name)
+            limits = () if quota is None else quota.limits
+            if limits != limited.allowance.limits:
+                limited.allowance = Allowance(limits, self._share, now)
+            limited.paused = name in paused
+            limited.wakes_at = None
+            if limited.paused:
+                self._take_back(limited, now)
+            elif limited.held:
+                self._set_wake(limited)
+        self._let_in(now)
+
+    def _take_back(self, limited: _Limited, now: float) -> None:
+        """Hold what the discipline has queued of a tenant."""
+        tenant_of = self._tenant_of
+        for row in [row for row in self._inner.rows() if tenant_of[row] == limited.number]:
+            self._inner.remove(row, now)
+            if (spent := self._spent.pop(row, None)) is not None:
+                limited.allowance.spend(-1, -spent, now)
+                limited.inside -= 1
+            self._hold(limited, row, now)
+
     # --- a row's way ----------------------------------------------------------------------------------------------
 
     def push(self, row: int, now: float) -> None:
@@ -115,7 +159,7 @@ class QuotaGate:
         limited = self._limited_of(row, now)
         if limited is None:
             self._inner.push(row, now)
-        elif limited.held or limited.allowance.solvent_at() > now:
+        elif limited.held or limited.paused or limited.allowance.solvent_at() > now:
             self._hold(limited, row, now)
         else:
             self._enter(limited, row, now)
@@ -143,8 +187,8 @@ class QuotaGate:
 
     def take(self, row: int, cost: int, now: float) -> GateGrant:
         self._advance(now)
-        limited = self._limited_of(row, now)
-        if limited is not None and row not in self._spent:
+        if row in self._held:
+            limited = self._limited[self._tenant_of[row]]
             self._unhold(limited, row, now)
             self._enter(limited, row, now)
         inner = self._inner.take(row, cost, now)
@@ -180,11 +224,11 @@ class QuotaGate:
 
     def remove(self, row: int, now: float) -> None:
         self._advance(now)
-        limited = self._limited_of(row, now)
-        if limited is None:
-            self._inner.remove(row, now)
-            return
         spent = self._spent.pop(row, None)
+        if spent is None and row not in self._held:
+            self._inner.remove(row, now)  # its tenant had no quota when it came
+            return
+        limited = self._limited[self._tenant_of[row]]
         if spent is None:
             self._unhold(limited, row, now)
         else:
@@ -213,8 +257,14 @@ class QuotaGate:
             times.append(self._everybody.solvent_at())
         return min((at for at in times if at is not None), default=None)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return self._inner.over_rate(priority, now)
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return self._inner.borrowed_cost(priority)
+
+    def reason(self, grant: GateGrant) -> str:
+        return self._inner.reason(grant[1])
 
     def tree(self, now: float) -> TreeStatistics | None:
         return self._inner.tree(now)
@@ -237,8 +287,11 @@ class QuotaGate:
             assert limited.number == number
             queued = sum(len(queue) for queue in limited.waiting.values())
             assert queued == limited.held, f"tenant {number}: {queued} held, {limited.held=}"
-            assert (limited.wakes_at is None) is (not limited.held), f"tenant {number} would never be let in"
+            asleep = not limited.held or limited.paused
+            assert (limited.wakes_at is None) is asleep, f"tenant {number} would never be let in"
             assert (limited in self._resting) is (not limited.held and not limited.inside)
+        assert len(self._held) == sum(limited.held for limited in self._limited.values())
+        assert self._held.isdisjoint(self._spent)
         for row in self._spent:
             assert self._tenant_of[row] in self._limited, f"row {row} spent on a quota that nobody has"
 
@@ -251,16 +304,20 @@ class QuotaGate:
         return over is Over.DEMOTE and service >= self._quotas.demote_to
 
     def _limited_of(self, row: int, now: float) -> _Limited | None:
-        """The row's tenant, if its quota counts for the row."""
+        """The tenant of a new row, if its quota counts for the row."""
         number = self._tenant_of[row]
-        quota = self._quotas.of(self._index.tenants.name(number))
-        if quota is None or self._exempt(quota.over, self._service[row]):
+        name = self._index.tenants.name(number)
+        quota = self._quotas.of(name)
+        if name not in self._paused and (quota is None or self._exempt(quota.over, self._service[row])):
             return None
         limited = self._limited.get(number)
-        if limited is None:
-            limited = self._limited[number] = _Limited(number, Allowance(quota.limits, self._share, now))
-            self._index.tenants.hold(number)
-            self._resting[limited] = None
+        return self._limit(number, () if quota is None else quota.limits, now) if limited is None else limited
+
+    def _limit(self, number: int, limits: Iterable[Limit], now: float) -> _Limited:
+        limited = self._limited[number] = _Limited(number, Allowance(limits, self._share, now))
+        limited.paused = self._index.tenants.name(number) in self._paused
+        self._index.tenants.hold(number)
+        self._resting[limited] = None
         return limited
 
     def _enter(self, limited: _Limited, row: int, now: float) -> None:
@@ -276,6 +333,7 @@ class QuotaGate:
         if queue is None:
             queue = limited.waiting[priority] = self._make_queue()
         queue.push(row, now)
+        self._held.add(row)
         limited.held += 1
         limited.held_by[priority] += 1
         self._resting.pop(limited, None)
@@ -284,12 +342,15 @@ class QuotaGate:
     def _unhold(self, limited: _Limited, row: int, now: float) -> None:
         priority = self._service[row]
         limited.waiting[priority].remove(row, now)
+        self._held.discard(row)
         limited.held -= 1
         limited.held_by[priority] -= 1
         if not limited.held:
             limited.wakes_at = None
 
     def _set_wake(self, limited: _Limited) -> None:
+        if limited.paused:
+            return
         at = limited.allowance.solvent_at()
         if limited.wakes_at is None or at < limited.wakes_at:
             limited.wakes_at = at
@@ -321,6 +382,7 @@ class QuotaGate:
                 assert popped is not None, "it has rows"
                 row, _, grant = popped
                 queue.end(grant, 0, at)
+                self._held.discard(row)
                 limited.held -= 1
                 limited.held_by[priority] -= 1
                 self._enter(limited, row, at)

@@ -5,7 +5,7 @@ evicted. Owned by `scheduling.batch.BatchScheduler` alone: nobody else changes a
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduling.priority import PriorityClass
@@ -31,6 +31,8 @@ class RunningSequence:
     """Tokens whose KV is in the blocks."""
     output_tokens: int = 0
     """Tokens sampled so far."""
+    first_token_s: float | None = None
+    """When it was sampled."""
     decoding: bool = False
     """The prompt (or the recomputation) is computed, each step gives a token: state DECODE."""
     preemptions: int = 0
@@ -111,6 +113,11 @@ class RunningSet:
         self._counts[sequence.service] -= 1
         sequence.service = service
         self._counts[service] += 1
+
+    def count_sat_out(self, computed: Collection[int]) -> None:
+        """A step has run, with these rows: how many in a row each decode was left out of."""
+        for sequence in self._sequences:
+            sequence.sat_out = sequence.sat_out + 1 if sequence.decoding and sequence.row not in computed else 0
 
     def get(self, row: int) -> RunningSequence | None:
         return self._by_row.get(row)

@@ -263,8 +263,14 @@ class Sfq:
             self._forget(flow)
         self._resting = None
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def reason(self, grant: object) -> str:
+        return "turn"
 
     def tree(self, now: float) -> TreeStatistics | None:
         return None

@@ -37,6 +37,9 @@ class StagingWindow:
         self._held = [0] * len(PriorityClass)
         """Rows handed out or staged, by class."""
 
+    def set_strict(self, classes: frozenset[PriorityClass]) -> None:
+        self._urgent = classes | {PriorityClass.P0}
+
     def to_stage(self, claimed: Iterable[int]) -> list[int]:
         """Rows to hand to the staging thread now, most urgent first; each is handed out once."""
         rows = [row for row in claimed if row not in self._class_of]

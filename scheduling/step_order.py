@@ -41,7 +41,10 @@ class StepBudget:
     Strict prompts go first, so only other strict ones take room from them; another prompt finds what all leave.
     """
 
-    def __init__(self, running: Iterable[RunningSequence], limits: BatchLimits, step_time: StepTimeModel) -> None:
+    def __init__(
+        self, running: Iterable[RunningSequence], limits: BatchLimits, step_time: StepTimeModel, cap_s: float
+    ) -> None:
+        """`cap_s`: of a step with prompts that are not strict (`scheduling.step_cap`)."""
         decodes = context = 0
         self._limits = limits
         self._strict = self._all = 0
@@ -51,8 +54,13 @@ class StepBudget:
                 context += sequence.known_tokens
             else:
                 self.take(sequence)
-        within = step_time.prefill_tokens_within(limits.step_max_s, 0, decodes, context)
-        self._room = min(limits.step_tokens - decodes, max(within, limits.prefill_floor_tokens))
+        self._strict_room, self._room = (
+            min(
+                limits.step_tokens - decodes,
+                max(step_time.prefill_tokens_within(seconds, 0, decodes, context), limits.prefill_floor_tokens),
+            )
+            for seconds in (limits.step_max_s, cap_s)
+        )
 
     def take(self, sequence: RunningSequence) -> None:
         """A prompt that is computed in this step, as far as it goes."""
@@ -62,13 +70,16 @@ class StepBudget:
             self._strict += tokens
 
     def has_room(self, strict: bool) -> bool:
-        return self._room > (self._strict if strict else self._all)
+        return self._strict_room > self._strict if strict else self._room > self._all
 
 
 def order_step(
-    running: Iterable[RunningSequence], limits: BatchLimits, step_time: StepTimeModel
+    running: Iterable[RunningSequence], limits: BatchLimits, step_time: StepTimeModel, cap_s: float
 ) -> tuple[tuple[Chunk, ...], StepLoad]:
-    """The chunks of the next step and their load. No chunks if nothing runs, at least one otherwise."""
+    """The chunks of the next step and their load. No chunks if nothing runs, at least one otherwise.
+
+    `cap_s`: of a step with prompts that are not strict (`scheduling.step_cap`).
+    """
     groups: tuple[list[RunningSequence], ...] = ([], [], [], [])
     for sequence in running:
         groups[(0 if sequence.strict else 2) + (not sequence.decoding)].append(sequence)
@@ -84,7 +95,8 @@ def order_step(
             if sequence.decoding:
                 chunks.append(Chunk(sequence.row, sequence.computed_tokens, 1, samples=True, decode=True))
                 continue
-            tokens = _prompt_share(sequence, StepLoad(prefill, decodes, context), limits, step_time)
+            within_s = limits.step_max_s if sequence.strict else cap_s
+            tokens = _prompt_share(sequence, StepLoad(prefill, decodes, context), limits, step_time, within_s)
             if tokens == 0:
                 break
             chunks.append(_prompt_chunk(sequence, tokens))
@@ -109,10 +121,12 @@ def _staying(
 _BARELY_LONGER = 1.1
 
 
-def _prompt_share(sequence: RunningSequence, load: StepLoad, limits: BatchLimits, step_time: StepTimeModel) -> int:
+def _prompt_share(
+    sequence: RunningSequence, load: StepLoad, limits: BatchLimits, step_time: StepTimeModel, within_s: float
+) -> int:
     """Tokens of the prompt that fit beside `load`; 0 if the step is full."""
     fit = step_time.prefill_tokens_within(
-        limits.step_max_s,
+        within_s,
         load.prefill_tokens,
         load.decode_sequences,
         load.context_tokens + sequence.computed_tokens,

@@ -86,7 +86,7 @@ class Suspensions:
         self._preemptions += 1
         computed = victim.computed_tokens
         blocks = self._kv.blocks_to_swap(victim.row, computed)
-        prefill_s = self._prefill_s(min(computed, blocks * self._kv.block_size))
+        prefill_s = self.prefill_s(min(computed, blocks * self._kv.block_size))
         copy = self._swap_out(victim, blocks, prefill_s)
         if copy is None:
             self._kv.release(victim.row)
@@ -130,6 +130,10 @@ class Suspensions:
         if self._swap_rule is not None:
             self._swap_rule.copied(direction, blocks, seconds)
 
+    def prefill_s(self, tokens: int) -> float:
+        """What so many prompt tokens add to steps that run anyway."""
+        return self._step_time.predict(tokens, 0, tokens) - self._step_time.predict(0, 0, 0)
+
     def statistics(self) -> SuspensionStatistics:
         return SuspensionStatistics(
             preemptions=self._preemptions,
@@ -148,17 +152,13 @@ class Suspensions:
             return None
         return self._kv.swap_out(victim.row, victim.computed_tokens)
 
-    def _prefill_s(self, tokens: int) -> float:
-        """What so many prompt tokens add to steps that run anyway."""
-        return self._step_time.predict(tokens, 0, tokens) - self._step_time.predict(0, 0, 0)
-
     def _recompute_s(self, prefill_s: float) -> float:
         return prefill_s if self._swap_rule is None else self._swap_rule.recompute_s(prefill_s)
 
     def _in_tokens(self, blocks: int) -> int:
         """What copying so many blocks out and in takes, in prompt tokens."""
         assert self._swap_rule is not None, "nothing can be swapped"
-        token_s = self._prefill_s(1)
+        token_s = self.prefill_s(1)
         tokens = round(self._swap_rule.swap_s(blocks) / token_s) if token_s > 0 else 0
         self._swap_cost_tokens += tokens
         return tokens

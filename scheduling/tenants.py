@@ -168,8 +168,14 @@ class Tenants:
                 due = min(due, inside)
         return due if due < inf else None
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def reason(self, grant: object) -> str:
+        return "turn"
 
     def tree(self, now: float) -> TreeStatistics | None:
         return None

@@ -114,6 +114,7 @@ class LeafConfig:
     exact_flows: int = 65_536
     """Flows with a queue of their own; beyond, flows share hashed queues."""
     hashed_queues: int = 1024
+    """So many of them."""
     perturb_s: float = 60.0
     """How often the hash is salted anew, so that two flows don't collide for ever."""
     debt_half_life_s: float = 60.0
@@ -141,9 +142,11 @@ class TenantsConfig:
     weight: float = 1.0
     """Of a tenant not named in `weights`."""
     weights: Mapping[str, float] = field(default_factory=dict)
+    """Tenant → its weight."""
     quantum: int = 1024
     """Cost units a tenant of weight 1 may run ahead in its turn."""
     leaf: LeafConfig = LeafConfig()
+    """How the requests of one tenant are ordered."""
 
     def __post_init__(self) -> None:
         for tenant, weight in ("(default)", self.weight), *self.weights.items():
@@ -161,8 +164,11 @@ class ClassConfig:
     """One class: a priority class with its tenants, or a group of classes."""
 
     name: str
+    """Your own word for it, in logs and metrics."""
     priority: PriorityClass | None = None
+    """p0 … p3: whose requests it gets. A group has `children` instead."""
     weight: float = 1.0
+    """Of its share among its siblings, where they have no explicit rate."""
     rate: Rate | None = None
     """Soft guarantee. None: this class's part, by weight, of what its siblings' explicit rates leave."""
     ceil: Rate | None = None
@@ -184,8 +190,11 @@ class ClassConfig:
     max_wait_s: float | None = None
     """A request that waited longer goes first in its class, and may run on `promote_share`. None: never."""
     slo: Slo = Slo()
+    """Its objectives."""
     tenants: TenantsConfig = TenantsConfig()
+    """How its tenants share."""
     children: tuple["ClassConfig", ...] = ()
+    """The classes of a group: what one leaves idle they lend to each other first."""
 
     def __post_init__(self) -> None:
         if (self.priority is None) == (not self.children):

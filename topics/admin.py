@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, NodeNotReadyError, for_code
 
-from topics.aiokafka_closing import closes_within
+from topics.aiokafka_closing import close_bootstrap_connection, close_client
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 
@@ -65,9 +65,11 @@ class KafkaAdmin:
             async with asyncio.timeout(self._timeout_s):
                 await self._client.start()
         except (KafkaError, TimeoutError, OSError) as error:
+            close_bootstrap_connection(error)
             await self._close()
             raise KafkaUnavailableError(self._settings, error) from error
-        except BaseException:
+        except BaseException as error:
+            close_bootstrap_connection(error)
             await self._close()
             raise
 
@@ -77,7 +79,7 @@ class KafkaAdmin:
         await self._close()
 
     async def _close(self) -> None:
-        await closes_within(self._client.close(), self._timeout_s, "a Kafka admin client")
+        await close_client(self._client._client, self._timeout_s, "a Kafka admin client")
 
     async def cluster(self) -> ClusterState:
         # All topics rather than the wanted ones: asking for a topic by name creates it on a cluster that allows that.

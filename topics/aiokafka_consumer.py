@@ -7,19 +7,29 @@ the same. It touches private attributes; the broker tests hold it to aiokafka 0.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from topics import aiokafka_records
-from topics.aiokafka_closing import closes_within
+from topics.aiokafka_closing import close_bootstrap_connection, close_client, closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
 
-__all__ = ["close_consumer", "inbound_record", "log_range", "open_consumer", "seek_to_the_start"]
+__all__ = [
+    "close_consumer",
+    "inbound_record",
+    "join_group",
+    "log_range",
+    "open_consumer",
+    "seek_to_the_start",
+    "standing_places",
+    "watch_heartbeats",
+]
 
 _ABANDON_STEP_S = 2.0
 
@@ -41,9 +51,11 @@ async def open_consumer(
         async with asyncio.timeout(timeout_s):
             await consumer.start()
     except (KafkaError, TimeoutError, OSError) as error:
+        close_bootstrap_connection(error)
         await _abandon(consumer)
         raise KafkaUnavailableError(settings, error) from error
-    except BaseException:
+    except BaseException as error:
+        close_bootstrap_connection(error)
         await _abandon(consumer)
         raise
     return consumer
@@ -70,6 +82,25 @@ def inbound_record(record: Any) -> InboundRecord:
     )
 
 
+def join_group(
+    consumer: Any,
+    topic: str,
+    *,
+    on_assigned: Callable[[list[int]], None],
+    on_revoked: Callable[[list[int]], Awaitable[None]],
+) -> None:
+    """Subscribe to a topic. Both are told numbers of partitions; the group waits while partitions are revoked."""
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
+        async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+            await on_revoked([place.partition for place in revoked])
+
+        async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+            on_assigned([place.partition for place in assigned])
+
+    consumer.subscribe([topic], listener=Listener())
+
+
 async def seek_to_the_start(consumer: Any, partition: TopicPartition, *, timeout_s: float) -> None:
     """Stand at the oldest record. Raises `KafkaError` (`IllegalStateError`: not assigned any more), `TimeoutError`."""
     async with asyncio.timeout(timeout_s):
@@ -83,6 +114,33 @@ async def log_range(consumer: Any, partition: TopicPartition, *, timeout_s: floa
         first = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]
     return first, end
+
+
+def standing_places(consumer: Any) -> dict[int, int | None]:
+    """Partition → the offset that is read next; None while it is being asked for. Of a consumer of one topic."""
+    subscription = consumer._subscription.subscription
+    assignment = None if subscription is None else subscription.assignment
+    if assignment is None:
+        return {}
+    states = {place.partition: assignment.state_value(place) for place in assignment.tps}
+    return {partition: state.position if state.has_valid_position else None for partition, state in states.items()}
+
+
+def watch_heartbeats(consumer: Any, on_success: Callable[[float], None]) -> None:
+    """Tell of each heartbeat of an `AIOKafkaConsumer` that its group has answered well: when it was sent, on
+    `time.monotonic`."""
+    coordinator = consumer._coordinator
+    do_heartbeat = coordinator._do_heartbeat
+
+    async def heartbeat() -> bool:
+        """In the place of aiokafka's own."""
+        sent_s = time.monotonic()
+        success: bool = await do_heartbeat()
+        if success:
+            on_success(sent_s)
+        return success
+
+    coordinator._do_heartbeat = heartbeat
 
 
 async def _abandon(consumer: Any) -> None:
@@ -106,4 +164,4 @@ async def _abandon(consumer: Any) -> None:
             task.cancel()
         await asyncio.wait(tasks, timeout=_ABANDON_STEP_S)
         await closes_within(fetcher.close(), _ABANDON_STEP_S, "a Kafka fetcher")
-    await closes_within(consumer._client.close(), _ABANDON_STEP_S, "a Kafka consumer's client")
+    await close_client(consumer._client, _ABANDON_STEP_S, "a Kafka consumer's client")

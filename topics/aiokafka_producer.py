@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerClosed
 
-from topics.aiokafka_closing import closes_within
+from topics.aiokafka_closing import close_bootstrap_connection, close_client, closes_within
 from topics.kafka_settings import KafkaSettings
 
 __all__ = ["KafkaUnavailableError", "close_producer", "list_topics", "open_producer", "producer_is_broken"]
@@ -43,9 +43,11 @@ async def open_producer(settings: KafkaSettings, role: str, *, timeout_s: float,
         async with asyncio.timeout(timeout_s):
             await producer.start()
     except (KafkaError, TimeoutError, OSError) as error:
+        close_bootstrap_connection(error)
         await _abandon(producer)
         raise KafkaUnavailableError(settings, error) from error
-    except BaseException:
+    except BaseException as error:
+        close_bootstrap_connection(error)
         await _abandon(producer)
         raise
     return producer
@@ -81,14 +83,14 @@ async def _abandon(producer: Any) -> None:
     """Close at once: nothing waits for a broker, and no task stays behind."""
     client, accumulator = producer.client, producer._message_accumulator
     producer._closed = True
-    # The sender's requests end when their connections do, and then wait for fresh metadata. Nobody fetches any more.
+    # The sender's requests end when their connections do, then wait for fresh metadata: nobody fetches any more.
     client.force_metadata_update = _no_metadata
-    if client._md_update_fut is not None and not client._md_update_fut.done():
-        client._md_update_fut.set_result(False)
     if producer._txn_manager is not None and (ending := producer._txn_manager.wait_for_transaction_end()) is not None:
         # Its failure is seen: whoever waited for it was told by the call that failed.
         ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    await closes_within(client.close(), _ABANDON_STEP_S, "a Kafka producer's client")
+    await close_client(client, _ABANDON_STEP_S, "a Kafka producer's client")
+    if client._md_update_fut is not None and not client._md_update_fut.done():
+        client._md_update_fut.set_result(False)
     await closes_within(producer._sender.close(), _ABANDON_STEP_S, "a Kafka producer's sender")
     # Only now that nothing works on the batches any more: fail what is left, and with it a flush that waits for it.
     batches = {*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches}

@@ -102,7 +102,33 @@ MESSAGES: Mapping[str, Message] = {
         Message(
             "collector-beat", "Collector", "It lives, and has these partitions.", "collector/ID", ("CollectorBeat",)
         ),
-        Message("control", "Order to the workers", "Kept for orders to workers.", "What the order is about."),
+        Message(
+            "usage",
+            "Usage",
+            "What a request used: one for each that came as far as the scheduler, with its terminal reply.",
+            "The request's identity: TOPIC/PARTITION/OFFSET of its record.",
+            ("UsageRecord",),
+        ),
+        Message(
+            "worker-report",
+            "Report of a worker",
+            "What it does, once a second. Totals count from its start.",
+            "The worker's name.",
+            ("WorkerReport",),
+        ),
+        Message(
+            "cancel-order",
+            "Cancel",
+            "What was sent before it ends, with the error `cancelled`.",
+            "cancel/SCOPE/NAME",
+            ("CancelOrder",),
+        ),
+        Message("requeue-order", "Requeue", "If it waits: in another class.", "requeue/ID", ("RequeueOrder",)),
+        Message("pause-order", "Pause", "Nothing of it starts.", "pause/SCOPE/NAME", ("PauseOrder",)),
+        Message("quota-order", "Quota", "Instead of the configured one.", "quota/SCOPE[/TENANT]", ("QuotaOrder",)),
+        Message("policy-order", "Policy", "Who goes next, instead of as configured.", "policy", ("PolicyOrder",)),
+        Message("drain-order", "Drain", "This worker ends in order.", "drain/WORKER", ("DrainOrder",)),
+        Message("worker-state", "State of a worker", "Which orders it has applied.", "worker/WORKER", ("WorkerState",)),
         Message(
             "attempt", "Attempt", "Written and read by workers alone.", "The consumer group, partition and offset."
         ),
@@ -123,9 +149,19 @@ def messages_of(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
         catalogue.deltas: ("delta", "mark"),
         catalogue.replies: ("final", "error"),
         catalogue.dead_letters: ("dead-letter",),
-        catalogue.control: ("control",),
+        catalogue.control: (
+            "cancel-order",
+            "requeue-order",
+            "pause-order",
+            "quota-order",
+            "policy-order",
+            "drain-order",
+            "worker-state",
+        ),
         catalogue.progress: ("attempt",),
         catalogue.offsets: ("offset-map",),
+        catalogue.usage: ("usage",),
+        catalogue.reports: ("worker-report",),
         catalogue.jobs: ("job-order", "job-run", "job-memo", "collector-beat"),
     }
 
@@ -180,7 +216,7 @@ def _channel_name(catalogue: Catalogue, topic: str) -> str:
 def _topic_binding(spec: TopicSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in spec.configs.items():
-        settings[name] = [value] if name == "cleanup.policy" else int(value) if value.isdigit() else value
+        settings[name] = value.split(",") if name == "cleanup.policy" else int(value) if value.isdigit() else value
     return {"partitions": spec.partitions, "topicConfiguration": settings, "bindingVersion": _KAFKA_BINDING}
 
 

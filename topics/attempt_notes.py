@@ -3,17 +3,18 @@
 Knows the notes' keys and values, and what the next owner must conclude from the last of them. Does not know Kafka
 (`topics.progress_journal`) or what is done about a request that ends workers (`workers.attempts`). Pure.
 
-The topic is compacted: of each request the last note counts, and a tombstone, in the transaction of the request's
-terminal reply, takes it away. So each note says all that is known.
+The topic is compacted, so each note says all that is known; a tombstone, in the transaction of the request's
+terminal reply, takes it away.
 
 **A crash counts** against a request if its last note says that it is being run, and nothing durable says that it came
 further than ever before: a request that ends its worker at some token comes to this token again and no further, while
 one that merely ran beside it gets on. A note that an owner leaves when it gives a partition back says that nobody runs
 the request any more, so no crash is counted.
 
-Limits: notes are fenced by nothing. An owner that was stopped and wakes up after its partition was given away may
-write a last one over the next owner's; then one crash may not be counted. And a kill that has nothing to do with any
-request counts like any other.
+Notes are fenced by nothing: an owner that was stopped and wakes up after its partition was given away may write behind
+the next owner. So of all notes the one of the highest attempt counts, of its own the last; a tombstone says which
+attempt it ends. Limits: the log's cleaner knows nothing of that, and keeps the last. And a kill that has nothing to do
+with any request counts like any other.
 """
 
 from dataclasses import dataclass, replace

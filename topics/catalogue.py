@@ -8,7 +8,7 @@ workers without adding partitions later, which would move keys, and with them co
 caches; and it is few enough that one worker fetches all of them in one request.
 
 The record's timestamp on request topics is the broker's (`LogAppendTime`), since deadlines are counted from it and
-clients' clocks are not to be trusted.
+clients' clocks are not to be trusted. So it is on the control topic: a cancel means what was sent before it.
 """
 
 import asyncio
@@ -103,6 +103,14 @@ class Catalogue:
         return f"{self.prefix}.offsets"
 
     @property
+    def usage(self) -> str:
+        return f"{self.prefix}.usage"
+
+    @property
+    def reports(self) -> str:
+        return f"{self.prefix}.reports"
+
+    @property
     def jobs(self) -> str:
         return f"{self.prefix}.jobs"
 
@@ -144,7 +152,12 @@ class Catalogue:
             TopicSpec(self.replies, self.reply_partitions, replies, "finals and errors, one a request"),
             TopicSpec(self.dead_letters, 1, dead_letters, "records that nobody can be answered for"),
             # One partition: orders must be applied in one order.
-            TopicSpec(self.control, 1, compacted, "cancel, pause, drain, quotas"),
+            TopicSpec(
+                self.control,
+                1,
+                {**compacted, "message.timestamp.type": "LogAppendTime"},
+                "orders to the workers: cancel, pause, drain, quotas, policy",
+            ),
             # Two or three records a request, all but those that run soon without use; read whole by each new owner.
             TopicSpec(
                 self.progress,
@@ -165,7 +178,21 @@ class Catalogue:
                 {**compacted, "segment.ms": str(_HOUR_MS // 6)},
                 "maps of completed offsets that outgrow a commit",
             ),
+            # Each worker's, once a second; whoever looks starts at the end.
+            TopicSpec(
+                self.reports,
+                1,
+                {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS // 6), "segment.ms": str(_HOUR_MS // 12)},
+                "what workers say of themselves, for `headrace top`",
+            ),
             TopicSpec(self.jobs, 1, compacted, "state of batch jobs"),
+            # One key a request: what is compacted away was written twice for one. It doesn't grow for ever.
+            TopicSpec(
+                self.usage,
+                self.reply_partitions,
+                {"cleanup.policy": "compact,delete", "retention.ms": str(90 * _DAY_MS), "segment.ms": str(_DAY_MS)},
+                "what each request used, for billing and quotas",
+            ),
         )
 
 

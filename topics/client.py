@@ -1,20 +1,22 @@
 """The asyncio client: send a request, stream or await its answer.
 
-Knows the wire contract from the client's side: topics, request headers, trace context, who waits for which reply. Does
-not know how a stream is put together (`topics.reply_merge`), schedulers or models, and needs no torch.
+Knows the wire contract from the client's side: topics, request headers, trace context. Does not know who waits for
+which reply (`topics.pending_answers`), how a stream is put together (`topics.reply_merge`), schedulers or models, and
+needs no torch.
 
-Two readers without a group follow all partitions of the two reply topics from the moment the client is opened: deltas
-with `read_uncommitted` (they are in no transaction), terminal replies with `read_committed`. Replies to others are
-dropped by their request-id header, unparsed. Partitions that are added later are followed too.
+Two readers without a group follow the two reply topics from the moment the client is opened: deltas with
+`read_uncommitted` (they are in no transaction), terminal replies with `read_committed`. They follow all partitions,
+those that are added later too, and drop replies to others by their request-id header, unparsed; or one partition of the
+client's own (`topics.own_partition`).
 """
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,19 +27,18 @@ from topics.admin import AdminError, KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import CLASS_LABELS, Catalogue
 from topics.codec import dumps
+from topics.control_log import control_record
+from topics.control_records import CANCEL_KEPT_S, cancel_order
 from topics.headers import RequestHeaders
+from topics.jobs.desk import job_object, submit_input
+from topics.jobs.records import Priority
 from topics.kafka_settings import KafkaSettings
+from topics.own_partition import OwnPartition
+from topics.pending_answers import PendingAnswers, ReplyTimeoutError, Stream, UnknownRequestError
 from topics.record_producer import RecordProducer, RecordRefusedError
 from topics.replies import OutboundRecord
-from topics.reply_merge import (
-    Answer,
-    AnswerChangedError,
-    ReplyMerge,
-    RequestFailedError,
-    StreamDelta,
-    UnreadableReplyError,
-)
-from topics.reply_reader import Reply, ReplyReader
+from topics.reply_merge import Answer, AnswerChangedError, RequestFailedError, StreamDelta, UnreadableReplyError
+from topics.reply_reader import ReplyReader
 
 __all__ = [
     "Answer",
@@ -59,10 +60,6 @@ _CONNECT_TIMEOUT_S = 10.0
 Messages = str | Sequence[Mapping[str, Any]]
 
 
-class ReplyTimeoutError(TimeoutError):
-    """No terminal reply came in time. The request may still be run, and its reply is dropped."""
-
-
 class RequestRefusedError(Exception):
     """The request can't be put on its topic: it is too large for it, or the topic is not there."""
 
@@ -74,62 +71,12 @@ class TopicMissingError(LookupError):
         super().__init__(f"topic {topic!r} does not exist: create it with `headrace topics create`")
 
 
-class UnknownRequestError(LookupError):
-    """The request was not sent by this client, or its answer was taken, or it was forgotten."""
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(f"request {request_id!r} is not waiting: it was not sent here, or its answer was taken")
-
-
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
     pending: int
     """Requests that were sent and whose answers were not taken."""
     unreadable_replies: int
     """Replies to us whose headers no worker can have written."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A request that waits for its terminal reply."""
-
-    merge: ReplyMerge
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class Stream:
-    """An answer as it is written: `async for delta in stream`, once; then `stream.answer`.
-
-    Each piece of text comes once, in order, whatever was sent twice or lost on the way.
-    """
-
-    def __init__(self, client: "HeadraceClient", request_id: str, timeout_s: float) -> None:
-        self.request_id = request_id
-        self.answer: Answer | None = None
-        """Set when the iteration has ended."""
-        self._client = client
-        self._timeout_s = timeout_s
-
-    async def __aiter__(self) -> AsyncIterator[StreamDelta]:
-        """Raises `RequestFailedError`, `ReplyTimeoutError`, `AnswerChangedError`, `UnreadableReplyError`.
-
-        The time-out counts from the start of the iteration, and is only looked at while waiting for the worker. Raises
-        `UnknownRequestError` if the request is not (or no longer) this client's.
-        """
-        pending = self._client._pending_of(self.request_id)
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
-        try:
-            while True:
-                for delta in pending.merge.take_deltas():
-                    yield delta
-                if pending.merge.complete:
-                    break
-                await self._client._news(self.request_id, pending, deadline_s, self._timeout_s)
-        finally:
-            self._client.forget(self.request_id)
-        self.answer = pending.merge.answer()
-        if rest := pending.merge.rest(self.answer):
-            yield StreamDelta(rest, ())
 
 
 class HeadraceClient:
@@ -145,23 +92,25 @@ class HeadraceClient:
         topic_prefix: str = "inference",
         timeout_s: float = 300.0,
         send_timeout_s: float = 30.0,
+        own_partition: bool = False,
         tracer: Tracer | None = None,
     ) -> None:
         """`kafka`: connection settings, or just the bootstrap servers. `timeout_s`: for a terminal reply.
 
-        `send_timeout_s`: for a broker to acknowledge a request. `tracer`: of the `send` spans; OpenTelemetry's global
-        one where absent.
+        `send_timeout_s`: for a broker to acknowledge a request. `own_partition`: read one partition of the reply topics
+        and not everybody's answers; the client then chooses its request ids (`topics.own_partition` says how, and what
+        it does not do). `tracer`: of the `send` spans; OpenTelemetry's global one where absent.
         """
+        self._choose_partition = own_partition
+        self._own: OwnPartition | None = None
         self._settings = KafkaSettings(kafka, client_id="headrace-client") if isinstance(kafka, str) else kafka
         self._catalogue = Catalogue(topic_prefix)
         self._timeout_s = timeout_s
         self._send_timeout_s = send_timeout_s
         self._tracer = trace.get_tracer("headrace.client") if tracer is None else tracer
-        self._pending: dict[str, _Pending] = {}
+        self._pending = PendingAnswers()
         self._readers: list[ReplyReader] = []
         self._producer = RecordProducer(self._settings, "requests")
-        self._broken: BaseException | None = None
-        """A reader of a reply topic failed, or the client was closed: nothing more will come."""
         self._exit = AsyncExitStack()
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -174,20 +123,27 @@ class HeadraceClient:
             except AdminError as error:
                 raise KafkaUnavailableError(self._settings, error) from error
         async with AsyncExitStack() as stack:
-            for topic in (self._catalogue.deltas, self._catalogue.replies):
+            deltas, replies = self._catalogue.deltas, self._catalogue.replies
+            for topic in (deltas, replies):
                 if topic not in topics:
                     raise TopicMissingError(topic)
+            if self._choose_partition:
+                self._own = OwnPartition.draw(topics[deltas].partitions, topics[replies].partitions)
+            for topic in (deltas, replies):
                 reader = ReplyReader(
                     self._settings,
                     topic,
                     read_committed=topic == self._catalogue.replies,
-                    wanted=self._pending.__contains__,
-                    on_reply=self._take,
+                    wanted=self._pending.waits,
+                    on_reply=self._pending.take,
+                    partition=self._partition_of(topic),
                 )
                 stack.push_async_callback(reader.close, _CONNECT_TIMEOUT_S)
                 await reader.start(_CONNECT_TIMEOUT_S)
                 self._readers.append(reader)
-            stack.push_async_callback(self._stop_reading, [asyncio.create_task(self._read(r)) for r in self._readers])
+            stack.push_async_callback(
+                self._stop_reading, [asyncio.create_task(self._pending.follow(reader)) for reader in self._readers]
+            )
             stack.push_async_callback(self._producer.stop)
             await self._producer.start()
             self._exit = stack.pop_all()
@@ -198,30 +154,31 @@ class HeadraceClient:
     ) -> None:
         await self._exit.aclose()
 
-    async def _read(self, reader: ReplyReader) -> None:
-        try:
-            await reader.run()
-        except Exception as error:  # noqa: BLE001 - handed to every caller that waits, now or later
-            self._break(error)
+    def _partition_of(self, topic: str) -> int | None:
+        """The one to be read; None: all."""
+        if self._own is None:
+            return None
+        return self._own.delta_partition if topic == self._catalogue.deltas else self._own.reply_partition
 
     async def _stop_reading(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for reader in self._readers:
             reader.stop()
         await asyncio.wait(tasks)
-        self._break(ConnectionError("the client was closed"))
-
-    def _break(self, error: BaseException) -> None:
-        """Nothing more will be read: tell everyone who waits, and everyone who would."""
-        self._broken = self._broken or error
-        for pending in self._pending.values():
-            pending.news.set()
+        self._pending.close(ConnectionError("the client was closed"))
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def complete(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Answer:
-        """Send a chat request and wait for its whole answer. `options`: see `send_chat`."""
+    async def chat(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Answer:
+        """Send a chat request and wait for its whole answer. `options`: see `send_chat`.
+
+        answer = await client.chat("A city, as JSON.", response_format={"type": "json_object"}, n=2)
+        answer.texts, answer.tool_calls, answer.usage
+        """
         request_id = await self.send_chat(messages, **options)
         return await self.result(request_id, timeout_s=timeout_s)
+
+    complete = chat
+    """`chat`'s older name."""
 
     async def stream(self, messages: Messages, *, timeout_s: float | None = None, **options: Any) -> Stream:
         """Send a chat request and follow its answer. `options`: see `send_chat`."""
@@ -247,13 +204,21 @@ class HeadraceClient:
         """
         chat = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         headers = RequestHeaders(
-            request_id=request_id or uuid.uuid4().hex,
+            request_id=request_id or self.new_request_id(),
             tenant=tenant,
             flow=flow,
             deadline_ms=deadline_ms,
             sla_ms=sla_ms,
         )
         return await self.send({"messages": chat, **body}, priority=priority, headers=headers)
+
+    def new_request_id(self) -> str:
+        """One that nobody has, and whose replies this client reads."""
+        return uuid.uuid4().hex if self._own is None else self._own.new_id()
+
+    def reads(self, request_id: str) -> bool:
+        """Whether the replies to such a request come to where this client reads."""
+        return self._own is None or self._own.holds(request_id)
 
     async def send(self, body: Mapping[str, Any], *, priority: str, headers: RequestHeaders) -> str:
         """Send any body with any headers (their trace context is replaced by the current span's).
@@ -265,11 +230,14 @@ class HeadraceClient:
         if priority not in CLASS_LABELS:
             raise ValueError(f"priority = {priority!r}: expected one of {', '.join(CLASS_LABELS)} (p0 is most urgent)")
         request_id = headers.request_id
-        if request_id in self._pending:
+        if self._pending.waits(request_id):
             raise ValueError(f"request id {request_id!r} is in use: each request needs its own")
-        if self._broken is not None:
-            raise self._broken
-        self._pending[request_id] = _Pending(ReplyMerge(request_id, time.monotonic()))
+        if not self.reads(request_id):
+            raise ValueError(
+                f"request id {request_id!r}: its replies would come to a partition that this client does not read; "
+                "leave the id out, take one from new_request_id(), or open the client without own_partition"
+            )
+        self._pending.add(request_id)
         try:
             await self._send(self._catalogue.requests(priority), body, headers)
         except BaseException:
@@ -317,38 +285,77 @@ class HeadraceClient:
 
     def stream_of(self, request_id: str, *, timeout_s: float | None = None) -> Stream:
         """The stream of a request that this client sent (with `stream: true` in its body)."""
-        return Stream(self, request_id, self._timeout_s if timeout_s is None else timeout_s)
+        return Stream(self._pending, request_id, self._timeout_s if timeout_s is None else timeout_s)
 
     def forget(self, request_id: str) -> None:
         """Drop what is known of a request, and its replies from now on. Its answer is still computed."""
-        self._pending.pop(request_id, None)
+        self._pending.forget(request_id)
+
+    async def cancel(
+        self,
+        request_id: str | None = None,
+        *,
+        job: str | None = None,
+        tenant: str | None = None,
+        keep_s: float = CANCEL_KEPT_S,
+    ) -> None:
+        """End a request, or all requests of a job or of a tenant, that were sent before: exactly one is named.
+
+        Returns when a broker has the order; each request that it ends is answered with the error `cancelled`. One whose
+        final is on its way already keeps it. `keep_s`: requests that no worker has read by then are run all the same.
+
+        Raises `KafkaUnavailableError`, `RequestRefusedError` (the control topic is not there, or may not be written),
+        `ValueError`.
+        """
+        order = cancel_order(request_id, job=job, tenant=tenant, keep_s=keep_s)
+        try:
+            async with asyncio.timeout(self._send_timeout_s):
+                while not self._producer.has_room:
+                    await self._producer.wait_for_room()
+                await self._producer.submit(control_record(self._catalogue, order))
+        except RecordRefusedError as error:
+            raise RequestRefusedError(f"the order was not given: {error}") from error
+        except TimeoutError as error:
+            raise KafkaUnavailableError(self._settings, error) from error
+
+    # --- offline jobs ---------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        location: str | Path,
+        *,
+        priority: Priority = "p3",
+        tenant: str | None = None,
+        job_id: str | None = None,
+        weight: int = 1,
+        completion_window_s: int = 86_400,
+        metadata: Mapping[str, str] | None = None,
+        skip_invalid: bool = False,
+    ) -> str:
+        """Submit a file in OpenAI's batch format as a job, as `headrace submit` does; its id when all rows are sent.
+
+        Calling it again with the same file sends only what is missing. `cancel(job=…)` ends it, `job` says how it goes,
+        `headrace results` or a collector writes its files. Raises what `topics.jobs.desk.submit_input` raises.
+        """
+        return await submit_input(
+            self._settings,
+            self._catalogue,
+            location,
+            priority=priority,
+            tenant=tenant,
+            job_id=job_id,
+            weight=weight,
+            completion_window_s=completion_window_s,
+            metadata=metadata or {},
+            skip_invalid=skip_invalid,
+        )
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """How a job goes: OpenAI's batch object. Raises what `topics.jobs.desk.job_object` raises."""
+        return await job_object(self._settings, self._catalogue, job_id)
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(len(self._pending), sum(reader.unreadable for reader in self._readers))
-
-    # --- replies --------------------------------------------------------------------------------------------------
-
-    def _take(self, reply: Reply) -> None:
-        pending = self._pending.get(reply.request_id)
-        if pending is not None:
-            pending.merge.take(reply, time.monotonic())
-            pending.news.set()
-
-    def _pending_of(self, request_id: str) -> _Pending:
-        if request_id not in self._pending:
-            raise UnknownRequestError(request_id)
-        return self._pending[request_id]
-
-    async def _news(self, request_id: str, pending: _Pending, deadline_s: float, timeout_s: float) -> None:
-        """Wait for anything new of a request."""
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await pending.news.wait()
-        except TimeoutError as error:
-            raise ReplyTimeoutError(f"request {request_id} was not answered within {timeout_s:g} s") from error
-        pending.news.clear()
-        if self._broken is not None and not pending.merge.complete:
-            raise self._broken
 
 
 def _affinity_key(body: Mapping[str, Any], headers: RequestHeaders) -> bytes | None:

@@ -15,7 +15,7 @@ back. Never both: a plain commit that follows a transaction's wins over it, thou
 One task is always inside `getmany(timeout_ms=…)`: aiokafka leaves the group when nobody polls, and a cancelled poll
 breaks its bookkeeping, so the poll is never cancelled while the consumer lives, and no lock is held around it.
 
-A consumer that fails is replaced, after a pause (`topics.replacement_pauses`).
+A consumer that fails is replaced, after a pause (`topics.current_consumer`).
 
 Every rebalance revokes all partitions and assigns anew (aiokafka knows only the eager protocol), so each assignment
 gets a new **epoch**. `on_revoked` runs while the group waits for us: it must be short, and has a deadline.
@@ -25,10 +25,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from itertools import chain, repeat
 from typing import Any
 
-from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -37,28 +36,27 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 
-from topics.aiokafka_consumer import close_consumer, inbound_record, log_range, open_consumer, seek_to_the_start
+from topics.aiokafka_consumer import inbound_record, join_group, watch_heartbeats
 from topics.aiokafka_fencing import read_positions_stably
-from topics.aiokafka_producer import KafkaUnavailableError
 from topics.assignment import Assignment, PartitionEpoch
 from topics.assignment_callbacks import AssignmentCallbacks, OnAssigned, OnRevoked
 from topics.committed_progress import CommittedProgress
 from topics.consumer_statistics import ConsumerStatistics
+from topics.current_consumer import CurrentConsumer, set_within
 from topics.hand_out import hand_outs
 from topics.kafka_settings import KafkaSettings
+from topics.lost_positions import LostPositions
+from topics.membership_lease import MembershipLease
 from topics.offset_commits import OffsetCommits
 from topics.offsets import OffsetRefusal
 from topics.owned_offsets import OnAdopted, OwnedOffsets
 from topics.record import InboundRecord
-from topics.replacement_pauses import ReplacementPauses
 
 __all__ = ["ClassConsumer", "ConsumerStatistics", "PartitionEpoch"]
 
 logger = logging.getLogger(__name__)
 
 _POLL_MS = 200
-_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Between attempts to open a consumer again; the last one repeats."""
 
 
 class ClassConsumer:
@@ -80,6 +78,7 @@ class ClassConsumer:
         on_revoked: OnRevoked | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
         adopt: OnAdopted | None = None,
+        on_confirmed: Callable[[], None] = lambda: None,
         maps_topic: str | None = None,
         instance_id: str | None = None,
         session_timeout_ms: int = 10_000,
@@ -94,6 +93,8 @@ class ClassConsumer:
         """`settle` returns when no transaction is open; whoever gives it commits. None: this consumer commits.
 
         `adopt`: is told what is committed of a partition before it is given one of its records.
+
+        `on_confirmed`: the group says that this member is one (`lease`).
 
         `maps_topic`: where maps of completed offsets stand that outgrow their commit.
 
@@ -113,10 +114,9 @@ class ClassConsumer:
         self._settle_timeout_s = revoke_timeout_s
         self._commit_interval_s = commit_interval_s
         self._commit_timeout_s = commit_timeout_s
-        self._connect_timeout_s = connect_timeout_s
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._arguments: dict[str, Any] = {
+        arguments = {
             "group_id": group,
             "group_instance_id": instance_id,
             "session_timeout_ms": session_timeout_ms,
@@ -128,12 +128,19 @@ class ClassConsumer:
             # A request in a transaction that is aborted was never sent.
             "isolation_level": "read_committed",
         }
-        self._consumer: Any = None
+        self._current = CurrentConsumer(
+            settings, topic, self._prepare, timeout_s=connect_timeout_s, arguments=arguments
+        )
         self._assignment = Assignment(topic)
         self._commits = OffsetCommits(self._assignment, group, timeout_s=commit_timeout_s)
         self._committed = CommittedProgress(settings, group, maps_topic, timeout_s=connect_timeout_s)
-        self.offsets = OwnedOffsets(self._assignment, self._committed, adopt, timeout_s=connect_timeout_s)
+        self.offsets = OwnedOffsets(
+            self._current, self._assignment, self._committed, adopt, timeout_s=connect_timeout_s
+        )
         """For whoever commits in our place."""
+        self.lease = MembershipLease(session_timeout_ms / 1000, on_confirmed)
+        """Whether the partitions are certainly still ours."""
+        self._positions = LostPositions(timeout_s=connect_timeout_s)
         self._paused = False
         self._stopping = asyncio.Event()
         self._has_assignment = asyncio.Event()
@@ -141,13 +148,7 @@ class ClassConsumer:
         self._committer: asyncio.Task[None] | None = None
         self._records = 0
         self._rebalances = 0
-        self._offset_resets = 0
-        self._records_lost = 0
-        self._rebuilds = 0
         self._last_poll_s = time.monotonic()
-        self._fault: str | None = None
-        """Of the consumer underneath, until one polls well again."""
-        self._pauses = ReplacementPauses()
         self._failure: BaseException | None = None
         """The bug that ended one of the two tasks."""
         self._closed = asyncio.Event()
@@ -157,7 +158,7 @@ class ClassConsumer:
     async def start(self) -> None:
         """Connect and begin to join the group. Raises `KafkaUnavailableError`."""
         assert self._pump is None, "started twice"
-        consumer = await self._open()
+        consumer = await self._current.open()
         self._pump = asyncio.create_task(self._run(consumer), name=f"consume-{self._topic}")
         self._committer = asyncio.create_task(self._commit_regularly(), name=f"commit-{self._topic}")
         for task in (self._pump, self._committer):
@@ -177,10 +178,8 @@ class ClassConsumer:
             await asyncio.wait({self._committer}, timeout=self._commit_timeout_s)
             await self.commit()
         finally:
-            if self._consumer is not None:
-                consumer, self._consumer = self._consumer, None
-                self.offsets.consumer = None
-                await close_consumer(consumer, timeout_s=self._connect_timeout_s)
+            if self._current.now is not None:
+                await self._current.close(self._current.now)
             # Only a poll that waits for an assignment is still there; its consumer is gone, so it may be cancelled.
             for task in (self._pump, self._committer):
                 task.cancel()
@@ -225,7 +224,7 @@ class ClassConsumer:
         """
         if paused != self._paused:
             self._paused = paused
-            self._apply_pause()
+            self._current.pause(paused)
 
     def complete(self, partition: PartitionEpoch, offset: int) -> OffsetRefusal | None:
         """This record is answered and the answer acknowledged. None: it will be committed."""
@@ -233,18 +232,22 @@ class ClassConsumer:
 
     async def commit(self) -> None:
         """Commit what is complete. Never raises for what Kafka says: the statistics count it."""
-        if self._consumer is not None and self._settle is None:
-            await self._commits.commit(self._consumer)
+        if self._current.now is not None and self._settle is None:
+            await self._commits.commit(self._current.now)
+
+    def positions(self) -> dict[int, int | None]:
+        """Partition → the offset that is read next; None while it is being asked for."""
+        return self._current.positions()
+
+    def replace(self, reason: str) -> None:
+        """Put a new consumer in the place of this one, as if it had failed."""
+        self._current.replace(reason)
 
     @property
     def unhealthy(self) -> str | None:
         """Why this consumer can't be relied on now; None: all is well (again)."""
         failed = None if self._failure is None else f"failed: {self._failure!r}"
-        return "; ".join(filter(None, (failed, self._fault, self._owner.trouble))) or None
-
-    @property
-    def healthy(self) -> bool:
-        return self.unhealthy is None
+        return "; ".join(filter(None, (failed, self._current.fault, self._owner.trouble))) or None
 
     def statistics(self) -> ConsumerStatistics:
         held, commits = self._assignment.statistics(), self._commits.statistics()
@@ -261,9 +264,9 @@ class ClassConsumer:
             commits=commits.made,
             commits_rejected=commits.rejected,
             commits_failed=commits.failed,
-            offset_resets=self._offset_resets,
-            records_lost=self._records_lost,
-            rebuilds=self._rebuilds,
+            offset_resets=self._positions.resets,
+            records_lost=self._positions.records_lost,
+            rebuilds=self._current.replaced,
             callback_failures=self._owner.failures,
             metadata_unreadable=self._committed.unreadable,
             last_poll_s=self._last_poll_s,
@@ -276,40 +279,29 @@ class ClassConsumer:
 
     # --- the pump -------------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Any:
-        consumer = await open_consumer(
-            self._settings, self._topic, timeout_s=self._connect_timeout_s, **self._arguments
-        )
-        read_positions_stably(consumer, self.offsets.on_committed)
-        consumer.subscribe([self._topic], listener=_Listener(self))
-        self._consumer = self.offsets.consumer = consumer
-        return consumer
-
     async def _run(self, consumer: Any) -> None:
         while consumer is not None:
             began_s = time.monotonic()
             failure = await self._poll(consumer)
             if failure is None:
                 return
-            pause_s = self._pauses.after(self._last_poll_s - began_s)
-            logger.warning("the consumer of %s is replaced in %g s after %r", self._topic, pause_s, failure)
-            self._rebuilds += 1
-            self._fault = f"replaced after {failure!r}"
-            self._consumer = self.offsets.consumer = None
+            pause_s = self._current.give_up(failure, self._last_poll_s - began_s)
             await self._lose(self._assignment.partitions)
-            await close_consumer(consumer, timeout_s=self._connect_timeout_s)
-            if await self._stopping_within(pause_s):
+            await self._current.close(consumer)
+            if await set_within(self._stopping, pause_s):
                 return
-            consumer = await self._reopen()
+            consumer = await self._current.open_again(self._stopping)
 
     async def _poll(self, consumer: Any) -> BaseException | None:
         """Hand out records until the stop (None) or an error that only a new consumer may cure."""
         while not self._stopping.is_set():
+            if (asked := self._current.asked) is not None:
+                return asked
             try:
                 batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._max_records)
                 await self._hand_out(batches)
             except NoOffsetForPartitionError as error:
-                if (failure := await self._begin_at_the_start(consumer, error.args[0])) is not None:
+                if (failure := await self._positions.begin_at_the_start(consumer, error.args[0])) is not None:
                     return failure
             except OffsetOutOfRangeError as error:
                 for partition, offset in error.args[0].items():
@@ -319,7 +311,7 @@ class ClassConsumer:
                 # It is also told to have stopped when `stop` gives up waiting for this task.
                 return None if self._stopping.is_set() and isinstance(error, ConsumerStoppedError) else error
             else:
-                self._fault = None
+                self._current.fault = None
             self._last_poll_s = time.monotonic()
             # A poll that finds records at hand returns without ever suspending: let the loop have its turn.
             await asyncio.sleep(0)
@@ -336,6 +328,7 @@ class ClassConsumer:
             partition = place.partition
             if partition not in self._assignment:
                 # aiokafka fetches as soon as it has the assignment, which may be before it tells the listener.
+                self.lease.confirmed(time.monotonic())
                 self._begin([partition])
             (assigned,) = self._assignment.current([partition])
             for piece in hand_outs(map(inbound_record, records), self._max_records, self._max_bytes):
@@ -347,53 +340,11 @@ class ClassConsumer:
                 if self._rebalances != rebalances or self._stopping.is_set():
                     return
 
-    async def _reopen(self) -> Any | None:
-        """A new consumer, however long it takes. None when the stop came first."""
-        for pause_s in chain(_BACKOFF_S, repeat(_BACKOFF_S[-1])):
-            if self._stopping.is_set():
-                return None
-            try:
-                return await self._open()
-            except KafkaUnavailableError as error:
-                self._fault = str(error)
-            await self._stopping_within(pause_s)
-        return None
-
-    # --- positions ------------------------------------------------------------------------------------------------
-
-    async def _begin_at_the_start(self, consumer: Any, partition: TopicPartition) -> BaseException | None:
-        """The group never committed here: it begins with the oldest record, so that nothing is lost.
-
-        Returns what kept the brokers from saying where that is.
-        """
-        try:
-            await seek_to_the_start(consumer, partition, timeout_s=self._connect_timeout_s)
-        except IllegalStateError:
-            logger.debug("%s was revoked before its position was set", partition)
-        except (KafkaError, TimeoutError) as error:
-            return error
-        return None
-
     async def _back_into_range(self, consumer: Any, partition: TopicPartition, offset: int) -> BaseException | None:
-        """The committed offset is not in the log: begin with the oldest record, in a new epoch.
-
-        Either retention overtook us, and what lay between is lost; or the log is shorter than our offset, because the
-        topic was made anew or an unclean leader cut it off: then what stands there may never have been run, so all of
-        it is handed out. Offsets may be used again, hence the new epoch.
-
-        Returns what kept the brokers from saying what the range is.
-        """
-        try:
-            first, end = await log_range(consumer, partition, timeout_s=self._connect_timeout_s)
-        except (KafkaError, TimeoutError) as error:
-            return error
-        lost = max(0, first - offset)
-        logger.error(
-            "the offset %d of %s-%d is out of range (%d to %d): going on at %d, %d records lost",
-            *(offset, partition.topic, partition.partition, first, end, first, lost),
-        )
-        self._offset_resets += 1
-        self._records_lost += lost
+        """The committed offset is not in the log: a new epoch, from the oldest record on."""
+        first = await self._positions.back_into_range(consumer, partition, offset)
+        if isinstance(first, BaseException):
+            return first
         await self._lose([partition.partition])
         try:
             consumer.seek(partition, first)
@@ -405,14 +356,19 @@ class ClassConsumer:
 
     # --- assignments ----------------------------------------------------------------------------------------------
 
+    def _prepare(self, consumer: Any) -> None:
+        read_positions_stably(consumer, self.offsets.on_committed)
+        watch_heartbeats(consumer, self.lease.confirmed)
+        join_group(consumer, self._topic, on_assigned=self.assigned, on_revoked=self.revoked)
+
     async def revoked(self, partitions: Collection[int]) -> None:
-        """The listener's call: the group takes partitions back. Their owner ends its work, then progress is saved."""
+        """The group takes partitions back. Their owner ends its work, then progress is saved."""
         self._rebalances += 1
         epochs = self._assignment.current(partitions)
         try:
             await self._owner.revoked(epochs)
-            if self._consumer is not None and self._settle is None:
-                await self._commits.commit(self._consumer, epochs)
+            if self._current.now is not None and self._settle is None:
+                await self._commits.commit(self._current.now, epochs)
         finally:
             # Whatever happened: they are another member's now.
             self._assignment.end(epochs)
@@ -425,9 +381,10 @@ class ClassConsumer:
                 logger.warning("a transaction of %s is open while its partitions are revoked", self._topic)
 
     def assigned(self, partitions: Collection[int]) -> None:
-        """The listener's call: the group gives partitions. Some may have begun: see `_hand_out`."""
+        """The group gives partitions. Some may have begun: see `_hand_out`."""
+        self.lease.confirmed(time.monotonic())
         self._begin([partition for partition in partitions if partition not in self._assignment])
-        self._apply_pause()
+        self._current.pause(self._paused)
         self._has_assignment.set()
 
     async def _lose(self, partitions: Collection[int]) -> None:
@@ -440,45 +397,12 @@ class ClassConsumer:
         self.offsets.begun()
         self._owner.begun(self._assignment.begin(partitions))
 
-    def _apply_pause(self) -> None:
-        if self._consumer is None:
-            return
-        partitions = self._consumer.assignment()
-        if self._paused:
-            self._consumer.pause(*partitions)
-        else:
-            self._consumer.resume(*partitions)
-
     def _unread(self, partition: int) -> int:
-        place = TopicPartition(self._topic, partition)
-        if self._consumer is None or place not in self._consumer.assignment():
-            return 0
-        end, begin = self._consumer.highwater(place), self._assignment.next_offset(partition)
+        end, begin = self._current.end(partition), self._assignment.next_offset(partition)
         return 0 if end is None or begin is None else max(0, end - begin)
 
     # --- commits --------------------------------------------------------------------------------------------------
 
     async def _commit_regularly(self) -> None:
-        while not await self._stopping_within(self._commit_interval_s):
+        while not await set_within(self._stopping, self._commit_interval_s):
             await self.commit()
-
-    async def _stopping_within(self, timeout_s: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
-
-
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
-    """aiokafka's callbacks in our terms."""
-
-    def __init__(self, consumer: ClassConsumer) -> None:
-        self._consumer = consumer
-
-    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        await self._consumer.revoked([place.partition for place in revoked])
-
-    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._consumer.assigned([place.partition for place in assigned])

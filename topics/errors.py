@@ -48,7 +48,7 @@ class RequestError(Exception):
         self.queue_depth = queue_depth
 
     def body(self) -> dict[str, Any]:
-        """The JSON object of the reply: `{"error": {…}}`, as `topics.messages.ErrorBody` describes it."""
+        """The JSON object of the reply: `{"error": {…}}`, as `topics.reply_messages.ErrorBody` describes it."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.type,
@@ -83,6 +83,16 @@ class RequestError(Exception):
             status_code=413,
             param="body",
             code="request_too_large",
+        )
+
+    @classmethod
+    def answer_too_large(cls) -> "RequestError":
+        """413: it was computed, and its record is larger than the topic of replies takes."""
+        return cls(
+            "the answer is larger than a record of the reply topic may be: ask for fewer tokens (max_tokens), choices "
+            "(n) or log probabilities (top_logprobs).",
+            status_code=413,
+            code="answer_too_large",
         )
 
     @classmethod
@@ -149,6 +159,17 @@ class RequestError(Exception):
             type=SERVER_ERROR,
             param=param,
             code="expired",
+        )
+
+    @classmethod
+    def ran_too_long(cls, limit_s: float) -> "RequestError":
+        """504: it was admitted, and had not ended when the worker's limit on run time was reached."""
+        return cls(
+            f"the request had not ended {limit_s:g} s after it was admitted, which is this worker's limit: ask for "
+            "fewer tokens (max_tokens), or have engine.max_run_s raised.",
+            status_code=504,
+            type=SERVER_ERROR,
+            code="run_time_exceeded",
         )
 
     @classmethod

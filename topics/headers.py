@@ -34,6 +34,7 @@ __all__ = [
     "REPLY_PARTITION",
     "REPLY_TOPIC",
     "REQUEST_ID",
+    "REQUEUED",
     "SEQ",
     "SLA_MS",
     "TENANT",
@@ -57,6 +58,8 @@ DEADLINE_MS = "deadline-ms"
 SLA_MS = "sla-ms"
 JOB_ID = "job-id"
 CUSTOM_ID = "custom-id"
+REQUEUED = "requeued"
+"""Written by a worker that moved the request here from another class's topic; only its presence says anything."""
 # Spring Kafka's names for request and reply; the correlation id is echoed unread.
 REPLY_TOPIC = "kafka_replyTopic"
 REPLY_PARTITION = "kafka_replyPartition"

@@ -1,51 +1,38 @@
-"""The bodies that cross the wire: chat-completions and completions requests, and their replies, in OpenAI's schema.
+"""The bodies of requests: chat completions and text completions, in OpenAI's schema.
 
 Knows which fields there are, their types and ranges, and how large each may be. **A field stands in a request model
 only if it is truly enforced**; what OpenAI or vLLM have beyond that is named in `topics.validation`, which turns a
 body into one of these models or into one `RequestError`. Does not know tokens, models served or context lengths
 (`workers.prompt`).
 
-Types are strict, as OpenAI's own are: `"0.5"` is not a number and `1` is not `true`.
+What asks for a form of the answer (`response_format`, `tools`) is `topics.structured`.
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Strict, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from topics.structured import MAX_TOOLS, FunctionTool, ResponseFormat, ToolCall, ToolChoice
+from topics.wire_model import Items, Text, WireModel
+
 __all__ = [
-    "ChatChoice",
-    "ChatChunkChoice",
-    "ChatChunkDelta",
-    "ChatCompletion",
-    "ChatCompletionChunk",
     "ChatCompletionRequest",
-    "ChatLogprobs",
     "ChatMessage",
-    "ChatTokenLogprob",
-    "Completion",
-    "CompletionChoice",
-    "CompletionChunk",
-    "CompletionChunkChoice",
-    "CompletionLogprobs",
     "CompletionRequest",
-    "ErrorBody",
-    "ErrorDetail",
-    "FinishReason",
     "GenerationRequest",
-    "PromptTokensDetails",
-    "ReplyMessage",
     "StreamOptions",
     "TextPart",
-    "TokenLogprob",
-    "Usage",
 ]
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
-MAX_TEXT_CHARACTERS = 4_000_000
-"""Of one string. Far above what the cap on a record's bytes lets through; a bound all the same."""
 MAX_PROMPT_TOKENS = 2_000_000
+MAX_PROMPTS = 2048
+"""Of one request."""
+MAX_CHOICES = 128
+MAX_SEQUENCES = 2048
+"""Prompts × choices of one request."""
 MAX_OUTPUT_TOKENS = 2**31 - 1
 MAX_REPETITION_PENALTY = 10
 MAX_BIASED_TOKENS = 1024
@@ -61,25 +48,8 @@ MAX_TOP_LOGPROBS = 20
 MAX_COMPLETION_LOGPROBS = 5
 CLASSES = ("p0", "p1", "p2", "p3")
 
-T = TypeVar("T")
-
-Items = Annotated[tuple[T, ...], Strict(False), Field(fail_fast=True)]
-"""A JSON array. Strictness would ask for a Python tuple; the items stay strict. The first bad item ends the check:
-half a million of them must not become half a million errors.
-"""
-Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 ClassNumber = Annotated[int, Field(ge=0, le=3)]
-FinishReason = Literal["stop", "length"]
-
-
-class WireModel(BaseModel):
-    """Immutable, strict, closed: an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-# --- requests ---
 
 
 def _only_text(value: object) -> object:
@@ -100,22 +70,44 @@ def _content_kind(content: object) -> str | None:
 
 
 class ChatMessage(WireModel):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Annotated[Text, Tag("string")]
-        | Annotated[Items[TextPart], Field(min_length=1, max_length=MAX_PARTS), Tag("parts")],
-        Discriminator(
-            _content_kind,
-            custom_error_type="content_kind",
-            custom_error_message="must be a string or a list of text parts",
-        ),
-    ]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        Annotated[
+            Annotated[Text, Tag("string")]
+            | Annotated[Items[TextPart], Field(min_length=1, max_length=MAX_PARTS), Tag("parts")],
+            Discriminator(
+                _content_kind,
+                custom_error_type="content_kind",
+                custom_error_message="must be a string or a list of text parts",
+            ),
+        ]
+        | None
+    ) = None
+    """None: only of an assistant that called tools."""
+    tool_calls: Annotated[Items[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
+    """Of an assistant only."""
+    tool_call_id: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] | None = None
+    """Of a tool's answer only: the call that it answers."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChatMessage":
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise PydanticCustomError("missing_content", "must have a content: add it")
+        if self.tool_calls and self.role != "assistant":
+            raise PydanticCustomError(
+                "foreign_tool_calls", "has tool_calls, which only an assistant's message may have"
+            )
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise PydanticCustomError(
+                "foreign_tool_call_id", "must have a tool_call_id if its role is tool, and none otherwise"
+            )
+        return self
 
     @property
     def text(self) -> str:
         """The content as one string; text parts are joined as they stand."""
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
 
 
@@ -188,6 +180,8 @@ class GenerationRequest(WireModel):
     """vLLM's extra: tokens that end the answer like the model's own end token, and like it are no text."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """None: derived from the request id."""
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices for each prompt. None: 1. Their randomness differs, their prompt is computed once."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
@@ -231,6 +225,12 @@ class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[Items[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     """OpenAI's newer name of `max_tokens`; both together are refused."""
+    response_format: ResponseFormat | None = None
+    tools: Annotated[Items[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    """None: `auto` with tools, else `none`."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one call."""
     logprobs: bool | None = None
     """The log probability of each token of the answer."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -253,25 +253,35 @@ def _no_count(value: object) -> object:
 def _prompt_kind(prompt: object) -> str | None:
     if isinstance(prompt, str):
         return "string"
-    # A list of strings (or of lists) is several prompts; its first element gives it away.
-    single = isinstance(prompt, list | tuple) and not (prompt and isinstance(prompt[0], str | list | tuple))
-    return "token_ids" if single else None
+    if not isinstance(prompt, list | tuple):
+        return None
+    # The first element gives away what the others must be.
+    first = prompt[0] if prompt else None
+    if isinstance(first, str):
+        return "strings"
+    return "token_id_lists" if isinstance(first, list | tuple) else "token_ids"
+
+
+_TokenIds = Annotated[
+    Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
+]
+_OneText = Annotated[Text, Field(min_length=1)]
+Prompts = Annotated[
+    Annotated[_OneText, Tag("string")]
+    | Annotated[Items[_OneText], Field(max_length=MAX_PROMPTS), Tag("strings")]
+    | Annotated[_TokenIds, Tag("token_ids")]
+    | Annotated[Items[_TokenIds], Field(max_length=MAX_PROMPTS), Tag("token_id_lists")],
+    Discriminator(
+        _prompt_kind,
+        custom_error_type="prompt_kind",
+        custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
+    ),
+]
+"""One text or several, as text or as token ids."""
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: Annotated[
-        Annotated[Text, Field(min_length=1), Tag("string")]
-        | Annotated[
-            Items[Annotated[int, Field(ge=0, le=2**31 - 1)]],
-            Field(min_length=1, max_length=MAX_PROMPT_TOKENS),
-            Tag("token_ids"),
-        ],
-        Discriminator(
-            _prompt_kind,
-            custom_error_type="prompt_kind",
-            custom_error_message="must be one string or one list of token ids: send several prompts one by one",
-        ),
-    ]
+    prompt: Prompts
     logprobs: Annotated[
         Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None,
         BeforeValidator(_no_count, json_schema_input_type=int | Literal[False] | None),
@@ -279,149 +289,14 @@ class CompletionRequest(GenerationRequest):
     """The log probability of each token of the answer, and of so many of the most likely ones."""
 
     @property
+    def prompts(self) -> "tuple[str | tuple[int, ...], ...]":
+        """One string or one list of token ids for each prompt."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return (prompt,)
+        token_ids = tuple(item for item in prompt if isinstance(item, int))
+        return (token_ids,) if token_ids else tuple(item for item in prompt if not isinstance(item, int))
+
+    @property
     def wanted_logprobs(self) -> int | None:
         return self.logprobs
-
-
-# --- replies ---
-
-
-class PromptTokensDetails(WireModel):
-    cached_tokens: int = 0
-
-
-class Usage(WireModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
-
-
-class TokenLogprob(WireModel):
-    token: str
-    logprob: float
-    bytes: Items[int] | None
-    """Of the token in UTF-8; it may be a part of a character."""
-
-
-class ChatTokenLogprob(TokenLogprob):
-    top_logprobs: Items[TokenLogprob]
-    """The most likely tokens, most likely first."""
-
-
-class ChatLogprobs(WireModel):
-    content: Items[ChatTokenLogprob]
-    """The tokens of the content in order, end tokens left out."""
-    refusal: None = None
-
-
-class CompletionLogprobs(WireModel):
-    """Four lists of the same length: an entry a token."""
-
-    tokens: Items[str]
-    token_logprobs: Items[float]
-    top_logprobs: Items[dict[str, float]]
-    text_offset: Items[int]
-    """Where the token's text begins, in characters of the whole answer."""
-
-
-class ReplyMessage(WireModel):
-    role: Literal["assistant"]
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(WireModel):
-    index: int
-    message: ReplyMessage
-    finish_reason: FinishReason
-    logprobs: ChatLogprobs | None = None
-
-
-class ChatCompletion(WireModel):
-    """The value of a `final` reply to a chat request."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    """Seconds since the epoch."""
-    model: str
-    choices: Items[ChatChoice]
-    usage: Usage
-
-
-class ChatChunkDelta(WireModel):
-    role: Literal["assistant"] | None = None
-    """In the first chunk only."""
-    content: str | None = None
-
-
-class ChatChunkChoice(WireModel):
-    index: int
-    delta: ChatChunkDelta
-    finish_reason: FinishReason | None = None
-    logprobs: ChatLogprobs | None = None
-
-
-class ChatCompletionChunk(WireModel):
-    """The value of a `delta` reply. With `include_usage` a last one has no choices and the usage; others null."""
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    choices: Items[ChatChunkChoice]
-    usage: Usage | None = None
-
-
-class CompletionChoice(WireModel):
-    index: int
-    text: str
-    finish_reason: FinishReason
-    logprobs: CompletionLogprobs | None = None
-
-
-class Completion(WireModel):
-    """The value of a `final` reply to a text completion."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: Items[CompletionChoice]
-    usage: Usage
-
-
-class CompletionChunkChoice(WireModel):
-    index: int
-    text: str
-    finish_reason: FinishReason | None = None
-    logprobs: CompletionLogprobs | None = None
-
-
-class CompletionChunk(WireModel):
-    """The value of a `delta` reply to a text completion."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: Items[CompletionChunkChoice]
-    usage: Usage | None = None
-
-
-class ErrorDetail(WireModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    status_code: int
-    retry_after: float | None = None
-    """Seconds. On overload only, like `queue_depth` (requests)."""
-    queue_depth: int | None = None
-
-
-class ErrorBody(WireModel):
-    """The value of an `error` reply."""
-
-    error: ErrorDetail

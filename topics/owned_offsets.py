@@ -7,7 +7,6 @@ transactions (`topics.transactional_replies`) or how the consumer works (`topics
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -15,6 +14,7 @@ from aiokafka.errors import KafkaError
 from topics.aiokafka_fencing import CommittedOffset, GroupMember, fetch_stable_offsets, group_member
 from topics.assignment import Assignment, PartitionEpoch, Progress
 from topics.committed_progress import CommittedProgress
+from topics.current_consumer import CurrentConsumer
 from topics.offsets import OffsetRefusal
 
 __all__ = ["OnAdopted", "OwnedOffsets"]
@@ -27,21 +27,26 @@ OnAdopted = Callable[[str, int, Progress | None], Awaitable[None]]
 
 class OwnedOffsets:
     def __init__(
-        self, assignment: Assignment, committed: CommittedProgress, adopt: OnAdopted | None, *, timeout_s: float
+        self,
+        current: CurrentConsumer,
+        assignment: Assignment,
+        committed: CommittedProgress,
+        adopt: OnAdopted | None,
+        *,
+        timeout_s: float,
     ) -> None:
         """`timeout_s`: of one question for what is committed."""
+        self._current = current
         self._assignment = assignment
         self._committed = committed
         self._adopt = adopt
         self._timeout_s = timeout_s
         self._member: GroupMember | None = None
-        self.consumer: Any = None
-        """The `AIOKafkaConsumer` of now; its owner sets it. None: it is being replaced."""
 
     def begun(self) -> None:
         """Epochs begin under the membership of now."""
-        if self.consumer is not None:
-            self._member = group_member(self.consumer)
+        if self._current.now is not None:
+            self._member = group_member(self._current.now)
 
     async def on_committed(self, place: TopicPartition, committed: CommittedOffset | None) -> None:
         """What the group's last stable commit says of a partition, before its first record comes.
@@ -75,13 +80,13 @@ class OwnedOffsets:
 
     async def read_progress(self, partitions: Collection[PartitionEpoch]) -> dict[PartitionEpoch, Progress | None]:
         """What the group has committed, as of now. What is not stable yet, or can't be read, is left out: ask again."""
-        if self.consumer is None:
+        if self._current.now is None:
             return {}
         places = {TopicPartition(each.topic, each.partition): each for each in partitions}
         found: dict[PartitionEpoch, Progress | None] = {}
         try:
             async with asyncio.timeout(self._timeout_s):
-                for place, committed in (await fetch_stable_offsets(self.consumer, places)).items():
+                for place, committed in (await fetch_stable_offsets(self._current.now, places)).items():
                     found[places[place]] = await self._committed.read(place, committed)
         except (KafkaError, TimeoutError) as error:
             logger.info("what is committed can't be read yet: %r", error)

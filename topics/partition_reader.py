@@ -26,10 +26,20 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 async def end_offsets(
-    settings: KafkaSettings, topic: str, partitions: Iterable[int], *, timeout_s: float = 15.0
+    settings: KafkaSettings,
+    topic: str,
+    partitions: Iterable[int],
+    *,
+    timeout_s: float = 15.0,
+    isolation_level: str = "read_uncommitted",
 ) -> dict[int, int]:
-    """Partition → the offset behind its last record, whether or not it is committed. Raises `KafkaUnavailableError`."""
-    consumer = await open_consumer(settings, f"end-of-{topic}", timeout_s=timeout_s, group_id=None)
+    """Partition → the offset behind its last record; with `read_committed`, its last stable offset.
+
+    Raises `KafkaUnavailableError`.
+    """
+    consumer = await open_consumer(
+        settings, f"end-of-{topic}", timeout_s=timeout_s, group_id=None, isolation_level=isolation_level
+    )
     try:
         async with asyncio.timeout(timeout_s):
             ends = await consumer.end_offsets([TopicPartition(topic, partition) for partition in partitions])
@@ -116,6 +126,14 @@ class PartitionReader:
             return await log_range(self._consumer, self._partition, timeout_s=self._timeout_s)
         except (KafkaError, TimeoutError) as error:
             raise KafkaUnavailableError(self._settings, error) from error
+
+    async def read_on(self) -> list[InboundRecord]:
+        """What is new at the position; none if nothing comes within a tenth of a second. Keep asking.
+
+        Raises `KafkaUnavailableError`; the position is then as it was.
+        """
+        self._consumer.resume(self._partition)
+        return await self._poll()
 
     async def read_to_end(self) -> AsyncIterator[list[InboundRecord]]:
         """What stands between the position and the end as it is now, in order.

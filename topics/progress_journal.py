@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.assignment import Progress
 from topics.attempt_notes import AttemptKey, AttemptNote, PriorAttempts
+from topics.headers import ATTEMPT
 from topics.kafka_settings import KafkaSettings
 from topics.log_reader import LogReader, Stretch
 from topics.record import InboundRecord, RecordId
@@ -70,10 +71,14 @@ class ProgressJournal:
                 key = AttemptKey.decode(record.key or b"")
                 if (key.group, key.partition) != (group, partition):
                     return
+                known = found.get(key.offset)
                 if record.value is not None:
-                    found[key.offset] = PriorAttempts(AttemptNote.decode(record.value), ended=False)
-                elif key.offset in found:
-                    found[key.offset] = PriorAttempts(found[key.offset].note, ended=True)
+                    note = AttemptNote.decode(record.value)
+                    # An owner that wakes up after its partition was given away may still write of its own attempt.
+                    if known is None or note.attempt >= known.note.attempt:
+                        found[key.offset] = PriorAttempts(note, ended=False)
+                elif known is not None and _ended_attempt(record) >= known.note.attempt:
+                    found[key.offset] = PriorAttempts(known.note, ended=True)
             except ValueError as error:
                 self._unreadable += 1
                 logger.warning("the note %s can't be read and is ignored: %s", record.id, error)
@@ -84,8 +89,9 @@ class ProgressJournal:
             raise TimeoutError(str(error)) from error
         complete = {offset for offset in found if progress is not None and progress.covers(offset)}
         for offset in complete:
-            if not found.pop(offset).ended and self._producer.has_room:
-                self._producer.submit(self.tombstone(RecordId(topic, partition, offset)))
+            prior = found.pop(offset)
+            if not prior.ended and self._producer.has_room:
+                self._producer.submit(self.tombstone(RecordId(topic, partition, offset), prior.note.attempt))
         self._prior[topic, partition] = found
 
     def prior(self, record: RecordId) -> PriorAttempts | None:
@@ -119,14 +125,21 @@ class ProgressJournal:
     async def wait_for_room(self) -> None:
         await self._producer.wait_for_room()
 
-    def tombstone(self, record: RecordId) -> OutboundRecord:
-        """For the transaction of the request's terminal reply."""
-        return self._record(record, None)
+    def tombstone(self, record: RecordId, attempt: int) -> OutboundRecord:
+        """For the transaction of the request's terminal reply. `attempt`: the one that gives it, or the last known."""
+        return self._record(record, None, ((ATTEMPT, str(attempt).encode()),))
 
-    def _record(self, record: RecordId, value: bytes | None) -> OutboundRecord:
+    def _record(
+        self, record: RecordId, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()
+    ) -> OutboundRecord:
         key = AttemptKey(self._groups[record.topic], record.partition, record.offset)
-        return OutboundRecord(self._topic, self._partition(record.partition), key.encode(), value)
+        return OutboundRecord(self._topic, self._partition(record.partition), key.encode(), value, headers)
 
     def _partition(self, partition: int) -> int:
         assert self._partitions, "not started"
         return partition % self._partitions
+
+
+def _ended_attempt(tombstone: InboundRecord) -> int:
+    """Which attempt came to its end. Raises `ValueError` if it does not say so."""
+    return int(dict(tombstone.headers).get(ATTEMPT, b""))

@@ -1,6 +1,6 @@
 """The records that answer a request: deltas and terminal replies, ready to be produced.
 
-Knows which topic, partition, key and headers a reply has. Does not know what its value says (`topics.messages`,
+Knows which topic, partition, key and headers a reply has. Does not know what its value says (`topics.reply_messages`,
 already encoded here), when it is sent, or how it is acknowledged (`topics.producer`).
 
 Every reply has the headers `event` (`topics.headers.ReplyEvent`), `request-id` and `attempt`, and echoes the

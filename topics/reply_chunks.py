@@ -20,6 +20,8 @@ class Chunk:
     """In the last chunk with a choice."""
     usage: bool
     """The chunk after that, which has the usage and no choice."""
+    index: int = 0
+    """Of the choice that it is a piece of."""
 
 
 def read_chunk(value: bytes) -> Chunk | None:
@@ -31,7 +33,7 @@ def read_chunk(value: bytes) -> Chunk | None:
             return Chunk("", model, None, usage=True)
         choice = body["choices"][0]
         text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-        reason = choice.get("finish_reason")
-    except (RequestError, KeyError, IndexError, TypeError, AttributeError):
+        reason, index = choice.get("finish_reason"), int(choice.get("index", 0))
+    except (RequestError, KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
-    return Chunk(text if isinstance(text, str) else "", model, reason, usage=False)
+    return Chunk(text if isinstance(text, str) else "", model, reason, usage=False, index=index)

@@ -73,6 +73,8 @@ class StreamDelta:
 
     text: str
     token_ids: tuple[int, ...]
+    index: int = 0
+    """Of the choice that it is a piece of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Answer:
 
     request_id: str
     text: str
+    """Of the first choice; empty where it only calls tools."""
     finish_reason: str
     usage: Mapping[str, Any]
     body: Mapping[str, Any]
@@ -91,6 +94,16 @@ class Answer:
     ended_s: float
     stages: StageTimes | None = None
     """Where the time went, as the worker says."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Of all choices, in the order of their index."""
+        return [_choice_text(choice) for choice in self.body["choices"]]
+
+    @property
+    def tool_calls(self) -> "list[Mapping[str, Any]]":
+        """Of the first choice, as OpenAI's `tool_calls`."""
+        return list(self.body["choices"][0].get("message", {}).get("tool_calls") or ())
 
 
 class ReplyMerge:
@@ -103,9 +116,10 @@ class ReplyMerge:
         self._request_id = request_id
         self._sent_s = sent_s
         self._waiting: list[StreamDelta] = []
-        self._told: list[str] = []
-        self._anew: str | None = None
-        """After a reset: the text of the stream since, until it has caught up with what was told."""
+        self._told: dict[int, list[str]] = {}
+        """By choice."""
+        self._anew: dict[int, str] = {}
+        """After a reset: the text since, by choice, until it has caught up with what was told."""
         self._attempt = 0
         self._tokens_of: list[tuple[int, ...]] = []
         """By `seq`, of the deltas that were in order."""
@@ -131,7 +145,9 @@ class ReplyMerge:
         self._attempt = reply.attempt
         if reply.event is ReplyEvent.RESET:
             # Whatever was missing: the stream is whole again from here on.
-            self._gap, self._anew = False, ""
+            self._gap = False
+            begun = {*self._told, *(delta.index for delta in self._waiting)}
+            self._anew = {index: "" for index in begun if self._told_of(index)}
             self._tokens_of.clear()
         elif reply.event is ReplyEvent.DELTA and reply.seq is not None:
             if self._first_delta_s is None:
@@ -141,7 +157,8 @@ class ReplyMerge:
     def take_deltas(self) -> list[StreamDelta]:
         """What has come in order and was not taken yet."""
         deltas, self._waiting = self._waiting, []
-        self._told.extend(delta.text for delta in deltas)
+        for delta in deltas:
+            self._told.setdefault(delta.index, []).append(delta.text)
         return deltas
 
     def answer(self) -> Answer:
@@ -156,7 +173,7 @@ class ReplyMerge:
                 choice = body["choices"][0]
                 answer = Answer(
                     request_id=self._request_id,
-                    text=choice["message"]["content"] if "message" in choice else choice["text"],
+                    text=_choice_text(choice),
                     finish_reason=choice["finish_reason"],
                     usage=body["usage"],
                     body=body,
@@ -173,12 +190,16 @@ class ReplyMerge:
             raise failure
         return answer
 
-    def rest(self, answer: Answer) -> str:
-        """The end of the answer that no delta told. Raises `AnswerChangedError`."""
-        told = "".join(self._told)
-        if not answer.text.startswith(told):
-            raise AnswerChangedError(answer, told)
-        return answer.text[len(told) :]
+    def rest(self, answer: Answer) -> list[StreamDelta]:
+        """The ends of the choices that no delta told. Raises `AnswerChangedError`."""
+        rest = []
+        for index, text in enumerate(answer.texts):
+            told = "".join(self._told.get(index, ()))
+            if not text.startswith(told):
+                raise AnswerChangedError(answer, told)
+            if len(text) > len(told):
+                rest.append(StreamDelta(text[len(told) :], (), index))
+        return rest
 
     def _take_delta(self, reply: Reply, seq: int) -> None:
         if self._gap:
@@ -191,15 +212,26 @@ class ReplyMerge:
             self._gap = True
             return
         self._tokens_of.append(reply.token_ids)
-        piece, token_ids = chunk.text, reply.token_ids
-        if self._anew is not None:
-            self._anew += piece
-            told = "".join([*self._told, *(delta.text for delta in self._waiting)])
-            if len(self._anew) < len(told) and told.startswith(self._anew):
+        piece, token_ids, index = chunk.text, reply.token_ids, chunk.index
+        if index in self._anew:
+            anew = self._anew[index] = self._anew[index] + piece
+            told = self._told_of(index)
+            if len(anew) < len(told) and told.startswith(anew):
                 return
-            if not self._anew.startswith(told):
+            if not anew.startswith(told):
                 self._gap = True
                 return
-            piece, token_ids, self._anew = self._anew[len(told) :], (), None
+            del self._anew[index]
+            piece, token_ids = anew[len(told) :], ()
         if piece:
-            self._waiting.append(StreamDelta(piece, token_ids))
+            self._waiting.append(StreamDelta(piece, token_ids, index))
+
+    def _told_of(self, index: int) -> str:
+        """All of a choice that went out or is about to."""
+        waiting = (delta.text for delta in self._waiting if delta.index == index)
+        return "".join([*self._told.get(index, ()), *waiting])
+
+
+def _choice_text(choice: Mapping[str, Any]) -> str:
+    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    return text if isinstance(text, str) else ""

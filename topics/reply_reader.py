@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from topics.aiokafka_consumer import close_consumer, open_consumer
@@ -71,7 +72,10 @@ class ReplyReader:
         read_committed: bool,
         wanted: Callable[[str], bool],
         on_reply: Callable[[Reply], None],
+        partition: int | None = None,
     ) -> None:
+        """`partition`: the only one that is read; None: all, those that are added later too."""
+        self._partition = partition
         self._settings = settings
         self._topic = topic
         self._read_committed = read_committed
@@ -94,13 +98,15 @@ class ReplyReader:
         self._consumer = await open_consumer(
             self._settings,
             f"read-{self._topic}",
-            topics=[self._topic],
+            topics=[self._topic] if self._partition is None else [],
             timeout_s=timeout_s,
             group_id=None,  # all partitions, no offsets kept
             auto_offset_reset="latest",
             isolation_level="read_committed" if self._read_committed else "read_uncommitted",
             fetch_max_wait_ms=_POLL_MS,
         )
+        if self._partition is not None:
+            self._consumer.assign([TopicPartition(self._topic, self._partition)])
         partitions = self._consumer.assignment()
         try:
             async with asyncio.timeout(timeout_s):

@@ -14,18 +14,21 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
-from topics.messages import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatCompletionRequest,
-    ChatMessage,
-    Completion,
-    CompletionChunk,
-    CompletionRequest,
-    ErrorBody,
+from topics.control_records import (
+    CancelOrder,
+    DrainOrder,
+    PauseOrder,
+    PolicyOrder,
+    QuotaOrder,
+    RequeueOrder,
+    WorkerState,
 )
+from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
+from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
+from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
+from topics.usage import UsageRecord
 from topics.validation import accepted_without_effect
+from topics.worker_reports import WorkerReport
 
 __all__ = ["DIALECT", "RECORD_VALUES", "component_schemas", "record_schema"]
 
@@ -43,6 +46,15 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "job-run": JobRun,
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
+    "usage": UsageRecord,
+    "worker-report": WorkerReport,
+    "cancel-order": CancelOrder,
+    "requeue-order": RequeueOrder,
+    "pause-order": PauseOrder,
+    "quota-order": QuotaOrder,
+    "policy-order": PolicyOrder,
+    "drain-order": DrainOrder,
+    "worker-state": WorkerState,
 }
 """File name → model."""
 

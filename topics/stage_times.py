@@ -22,20 +22,24 @@ class StageTimes:
     ingress: float | None = None
     """From the record's timestamp (the broker's clock) until the worker had read it (the worker's)."""
     queue: float | None = None
-    """Until its turn came and its prompt was tokenised."""
+    """Until it was its turn and its prompt was tokenised."""
     slot: float | None = None
-    """Until there was a sequence slot, and KV blocks."""
+    """Until there was room for it: KV blocks, a sequence slot, a place in the step. While all slots are taken it is
+    nobody's turn: that is `queue`."""
     prefill: float | None = None
     """Until the first token."""
     decode: float | None = None
     """Until the last token."""
     suspended: float | None = None
     """The part of `prefill` and `decode` in which it was preempted. None: it never was."""
+    suspensions: int = 0
+    """How often."""
 
     def encode(self) -> str:
-        return ", ".join(
-            f"{name};dur={seconds * 1000:.1f}" for name in STAGES if (seconds := getattr(self, name)) is not None
-        )
+        told = [f"{name};dur={seconds * 1000:.1f}" for name in STAGES if (seconds := getattr(self, name)) is not None]
+        if self.suspended is not None:
+            told[-1] += f";desc={self.suspensions}"
+        return ", ".join(told)
 
     @classmethod
     def decode_header(cls, value: bytes) -> Self | None:
@@ -43,14 +47,20 @@ class StageTimes:
         try:
             text = value.decode("ascii")
             found: dict[str, float] = {}
+            suspensions = 0
             for metric in filter(None, map(str.strip, text.split(","))):
                 name, *parameters = (part.strip() for part in metric.split(";"))
                 durations = [float(part.removeprefix("dur=")) for part in parameters if part.startswith("dur=")]
                 if name in STAGES and durations:
                     found[name] = durations[0] / 1000
+                if name == "suspended":
+                    suspensions = sum(
+                        int(part.removeprefix("desc=")) for part in parameters if part.startswith("desc=")
+                    )
         except ValueError:  # a UnicodeDecodeError is one
             return None
-        return cls(**found)
+        return cls(**found, suspensions=suspensions)
 
 
-STAGES = tuple(field.name for field in fields(StageTimes))
+STAGES = tuple(field.name for field in fields(StageTimes) if field.name != "suspensions")
+"""The last one is `suspended`."""

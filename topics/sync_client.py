@@ -9,6 +9,7 @@ is interrupted (Ctrl-C) is cancelled.
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -70,9 +71,12 @@ class SyncHeadraceClient:
         finally:
             self._end()
 
-    def complete(self, messages: Messages, **options: Any) -> Answer:
-        """Send a chat request and wait for its whole answer. `options`: those of `HeadraceClient.complete`."""
-        return self.wait_for(self._client.complete(messages, **options))
+    def chat(self, messages: Messages, **options: Any) -> Answer:
+        """Send a chat request and wait for its whole answer. `options`: those of `HeadraceClient.chat`."""
+        return self.wait_for(self._client.chat(messages, **options))
+
+    complete = chat
+    """`chat`'s older name."""
 
     def stream(self, messages: Messages, **options: Any) -> SyncStream:
         """Send a chat request and follow its answer. `options`: those of `HeadraceClient.stream`."""
@@ -84,6 +88,18 @@ class SyncHeadraceClient:
 
     def result(self, request_id: str, *, timeout_s: float | None = None) -> Answer:
         return self.wait_for(self._client.result(request_id, timeout_s=timeout_s))
+
+    def cancel(self, request_id: str | None = None, **options: Any) -> None:
+        """End requests that were sent before. `options`: those of `HeadraceClient.cancel`."""
+        self.wait_for(self._client.cancel(request_id, **options))
+
+    def submit(self, location: str | Path, **options: Any) -> str:
+        """Submit a file as an offline job. `options`: those of `HeadraceClient.submit`."""
+        return self.wait_for(self._client.submit(location, **options))
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """How a job goes: OpenAI's batch object."""
+        return self.wait_for(self._client.job(job_id))
 
     def wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call of the asyncio client on its loop."""

@@ -14,9 +14,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from topics.errors import RequestError
-from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+from topics.messages import (
+    MAX_CHOICES,
+    MAX_SEQUENCES,
+    ChatCompletionRequest,
+    ChatMessage,
+    CompletionRequest,
+    GenerationRequest,
+)
+from topics.structured import FunctionChoice
 
-__all__ = ["accepted_without_effect", "parse_request", "request_kind"]
+__all__ = ["accepted_without_effect", "asked_sequences", "parse_request", "request_kind"]
 
 _Unsupported = Mapping[str, tuple[tuple[object, ...], str]]
 """Field → the values that change nothing, and the remedy where it has another one."""
@@ -25,19 +33,18 @@ _NOTHING: tuple[object, ...] = (None,)
 _LATER = "leave it out"
 
 _UNSUPPORTED: _Unsupported = {
-    "n": ((None, 1), "set it to 1 and send the request once for each answer"),
     "best_of": ((None, 1), "set it to 1"),
     "top_logprobs": (_NOTHING, "logprobs takes the number"),
     "use_beam_search": ((None, False), "set it to false"),
     "length_penalty": ((None, 1), "set it to 1"),
     "echo": ((None, False), "set it to false"),
     "suffix": (_NOTHING, _LATER),
-    "response_format": ((None, {"type": "text"}), 'use {"type": "text"} and ask for the format in a message'),
-    "tools": ((None, []), _LATER),
-    "tool_choice": ((None, "none"), _LATER),
-    "parallel_tool_calls": ((None, True, False), _LATER),
-    "functions": ((None, []), _LATER),
-    "function_call": ((None, "none"), _LATER),
+    "response_format": ((None, {"type": "text"}), "send messages, a text completion is plain text"),
+    "tools": ((None, []), "send messages, a text completion has none"),
+    "tool_choice": ((None, "none"), "send messages, a text completion has none"),
+    "parallel_tool_calls": ((None, True, False), "send messages, a text completion has none"),
+    "functions": ((None, []), "use tools"),
+    "function_call": ((None, "none"), "use tool_choice"),
     "audio": (_NOTHING, _LATER),
     "modalities": ((None, ["text"]), 'set it to ["text"]'),
     "prediction": (_NOTHING, _LATER),
@@ -57,9 +64,7 @@ _UNSUPPORTED: _Unsupported = {
 
 _UNSUPPORTED_IN_MESSAGE: _Unsupported = {
     "name": (_NOTHING, "put the name into the content"),
-    "tool_calls": ((None, []), _LATER),
-    "tool_call_id": (_NOTHING, _LATER),
-    "function_call": (_NOTHING, _LATER),
+    "function_call": (_NOTHING, "use tool_calls"),
     "refusal": (_NOTHING, _LATER),
     "audio": (_NOTHING, _LATER),
     "annotations": ((None, []), _LATER),
@@ -93,6 +98,8 @@ _PROBLEMS: Mapping[str, tuple[str, str]] = {
     "too_long": ("invalid_value", "must have at most {max_length} entries: shorten it"),
     "string_pattern_mismatch": ("invalid_value", "must be a token id, written in digits"),
     "literal_error": ("invalid_value", "must be {expected}"),
+    "union_tag_invalid": ("invalid_value", "must have a {discriminator} of {expected_tags}"),
+    "union_tag_not_found": ("invalid_value", "must have a {discriminator}"),
 }
 
 
@@ -101,7 +108,7 @@ def accepted_without_effect(model: type[BaseModel]) -> Mapping[str, tuple[object
     fields = _UNSUPPORTED_IN_MESSAGE if model is ChatMessage else {}
     if model in (ChatCompletionRequest, CompletionRequest):
         fields = _UNSUPPORTED
-    return {name: values for name, (values, _) in fields.items()}
+    return {name: values for name, (values, _) in fields.items() if name not in model.model_fields}
 
 
 def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[CompletionRequest]:
@@ -120,6 +127,15 @@ def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[
             "missing_required_parameter",
         )
     return ChatCompletionRequest if chat else CompletionRequest
+
+
+def asked_sequences(body: Mapping[str, Any]) -> tuple[int, int]:
+    """How many prompts a body has, and how many choices it asks for each; (1, 1) if `parse_request` will refuse it."""
+    prompt, choices = body.get("prompt"), body.get("n")
+    several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    prompts = len(prompt) if isinstance(prompt, list) and several else 1
+    choices = choices if isinstance(choices, int) and 1 <= choices <= MAX_CHOICES else 1
+    return (prompts, int(choices)) if prompts * choices <= MAX_SEQUENCES else (1, 1)
 
 
 def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
@@ -191,6 +207,11 @@ def _check_combinations(request: GenerationRequest) -> None:
         raise RequestError.invalid_request(
             "min_tokens", f"min_tokens is {request.min_tokens}, more than the output limit of {limit}: lower it."
         )
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    if (sequences := prompts * (request.n or 1)) > MAX_SEQUENCES:
+        raise RequestError.invalid_request(
+            "n", f"n times the number of prompts is {sequences}, the most is {MAX_SEQUENCES}: send several requests."
+        )
     if not isinstance(request, ChatCompletionRequest):
         return
     if request.top_logprobs and not request.logprobs:
@@ -201,6 +222,35 @@ def _check_combinations(request: GenerationRequest) -> None:
         raise RequestError.invalid_request(
             "max_tokens", "max_tokens and max_completion_tokens mean the same: send one of them."
         )
+    _check_form(request)
+
+
+def _check_form(request: ChatCompletionRequest) -> None:
+    """What is asked of the answer's form fits together."""
+    if request.response_format is None and request.tools is None and request.tool_choice is None:
+        return  # nearly all
+    tools, choice = request.tools or (), request.tool_choice
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise RequestError.invalid_request("tools", "tools has two functions of one name: rename one.")
+    if not tools and choice not in (None, "none"):
+        raise RequestError.invalid_request("tool_choice", "tool_choice is only allowed with tools: add them.")
+    if isinstance(choice, FunctionChoice) and choice.function.name not in names:
+        raise RequestError.invalid_request(
+            "tool_choice.function.name", "tool_choice.function.name is none of the tools' names: choose one of them."
+        )
+    calls = bool(tools) and choice != "none"
+    formatted = request.response_format is not None and request.response_format.type != "text"
+    if calls and formatted:
+        raise RequestError.invalid_request(
+            "response_format", 'response_format does not go with tools: leave it out, or set tool_choice to "none".'
+        )
+    for field in ("ignore_eos", "min_tokens"):
+        if (calls or formatted) and getattr(request, field):
+            raise RequestError.invalid_request(
+                field,
+                f"{field} does not go with response_format or tools, whose answer ends when it is whole: drop it.",
+            )
 
 
 def _refusal(body: Mapping[str, Any], problem: ErrorDetails) -> RequestError:
@@ -217,12 +267,12 @@ def _path(body: Mapping[str, Any], problem: ErrorDetails) -> str:
     """OpenAI's dotted path. Pydantic's also names union members and checks: what isn't in the body is left out."""
     here: Any = body
     path: list[str] = []
-    for step in problem["loc"]:
+    for place, step in enumerate(problem["loc"], start=1):
         if isinstance(here, dict) and step in here:
             here = here[step]
         elif isinstance(here, list) and isinstance(step, int):
             here = here[step] if step < len(here) else None
-        elif not (isinstance(here, dict) and problem["type"] == "missing"):
+        elif problem["type"] != "missing" or place < len(problem["loc"]):
             continue
         path.append(_shortened(str(step)))
     return ".".join(path)

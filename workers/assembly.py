@@ -36,6 +36,7 @@ from workers.mailbox import Mailbox
 from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.scheduling_config import SchedulingConfig
+from workers.sequence_groups import MORE_ROWS
 from workers.speculation import Speculation, VerifyingRunner
 from workers.staging import StageJob
 from workers.swap_space import SwapPool
@@ -229,8 +230,12 @@ def assemble(
     strict = strict_classes(scheduling.policy, tree)
     limits = batch_limits(engine, scheduling, rates, context_tokens)
     slots = divide("sequence slots", engine.max_sequences, class_shares(kv_config.slot_reserve, kv_config.slot_ceiling))
-    limits = replace(limits, slot_parts={PriorityClass(owner): part for owner, part in slots.items()})
-    index = Index(capacity=max_rows + _OVERSHOOT_ROWS, cost=cost)
+    limits = replace(
+        limits,
+        slot_parts={PriorityClass(owner): part for owner, part in slots.items()},
+        strict_prompt_tokens=kv_config.strict_prompt_tokens,
+    )
+    index = Index(capacity=max_rows + _OVERSHOOT_ROWS + MORE_ROWS, cost=cost)
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
     places = 0 if swap is None else swap.places
     kv = kv_manager(kv_config, preemption.mode, strict, runner.num_blocks, runner.block_size, places)
@@ -278,6 +283,7 @@ def assemble(
         speculation=_speculation(engine, runner, step_time),
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
+        max_run_s=engine.max_run_s,
         clock=clock,
         cpu_clock=cpu_clock,
         observer=observer,

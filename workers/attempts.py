@@ -17,7 +17,6 @@ Owned by the event loop; `stage` is the engine thread's, `staged` the staging th
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from workers.reply_stream import StreamStart
 from workers.request import Arrival
 from workers.staging import Refused, Staged, StageJob
 from workers.start_gate import ArrivalKey, StartGate, arrival_key
+from workers.start_queue import StartQueue
 from workers.suspects import Suspects
 
 __all__ = ["MOST_CRASHES", "AttemptStatistics", "Attempts", "LastWords"]
@@ -90,12 +90,14 @@ class Attempts:
         on_broken: Callable[[BaseException], None],
         call_soon: Callable[[Callable[[], None]], object],
         full: Callable[[PriorityClass], bool],
+        certain: Callable[[PriorityClass], bool],
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
         `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
-        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now."""
+        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now.
+        `certain`: its partitions are still this worker's, for sure."""
         self._journal = journal
         self._accept = accept
         self._stage = stage
@@ -105,21 +107,21 @@ class Attempts:
         self._on_broken = on_broken
         self._call_soon = call_soon
         self._full = full
+        self._certain = certain
         self._wall_ms = wall_ms
         self._monotonic_s = monotonic_s
         self._gate = StartGate(let_in, self._run_again)
         self._suspects = Suspects()
-        self._last_of: dict[tuple[str, int], RecordId] = {}
-        """The newest record of each partition."""
+        self._last_of: dict[tuple[str, int], ArrivalKey] = {}
+        """The newest record of each partition that is this worker's."""
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, _Begun] = {}
-        self._due: deque[Arrival] = deque()
-        """To be begun. Bounded by what the scheduler hands out."""
-        self._told = False
-        """The loop is to look at `_due`."""
-        self._waiting: asyncio.Future[None] | None = None
-        """For room in the journal."""
+        self._asked: dict[ArrivalKey, list[StageJob]] = {}
+        """Sequences of arrivals whose attempt is not written yet."""
+        self._uncertain: list[tuple[StageJob, int]] = []
+        """Begun with this attempt, and perhaps another worker's already."""
+        self._due = StartQueue(journal, call_soon=call_soon, begin=self._begin_due, emptied=self._begin_held)
         self._given_back: set[asyncio.Future[RecordId]] = set()
         """Last notes of partitions that are another's now."""
         self._repeated = self._given_up = 0
@@ -129,7 +131,7 @@ class Attempts:
     def take(self, arrival: Arrival) -> None:
         """Queue it, keep it until its turn comes, or give it up."""
         prior = self._journal.prior(arrival.id)
-        self._last_of[arrival.id.topic, arrival.id.partition] = arrival.id
+        self._last_of[arrival.id.topic, arrival.id.partition] = arrival_key(arrival)
         if prior is None:
             self._accept(arrival)
             if len(self._suspects):
@@ -151,28 +153,50 @@ class Attempts:
     def stage(self, job: StageJob) -> None:
         """The engine's: this request is to be prepared and run."""
         self._stage(job)
-        self._due.append(job.arrival)
-        if not self._told:
-            self._told = True
-            self._call_soon(self._begin_due)
+        self._due.put(job)
 
     def staged(self, message: Staged | Refused) -> None:
         """The staging thread's: its prompt is prepared, or can't be."""
         self._gate.staged(message)
 
-    def _begin_due(self) -> None:
-        self._told = False
-        while self._due:
-            if not self._journal.has_room:
-                # Nothing is acknowledged while the broker is away, and so nothing is begun.
-                self._told = True
-                self._waiting = asyncio.ensure_future(self._journal.wait_for_room())
-                self._waiting.add_done_callback(lambda _: self._begin_due())
-                return
-            arrival = self._due.popleft()
-            prior = self._prior.get(arrival_key(arrival))
+    def _begin_due(self, job: StageJob) -> None:
+        """There is room for its note."""
+        arrival, key = job.arrival, arrival_key(job.arrival)
+        if not self._is_ours(key):
+            # The engine had not heard yet that the partition has gone: a note would stand in another's way.
+            self._gate.dropped(job)
+            return
+        asked = self._asked.setdefault(key, [])
+        asked.append(job)
+        if key in self._begun:
+            self._open(key)  # with another of its sequences
+        elif len(asked) == 1:
+            prior = self._prior.get(key)
             if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
                 self._begin(arrival)
+
+    def _begin_held(self) -> None:
+        """The suspect whose turn it is, if it has been handed out."""
+        if not len(self._suspects):
+            return
+        if not self._journal.has_room:
+            self._due.look_when_there_is_room()
+        elif (held := self._suspects.take_held()) is not None:
+            self._begin(held)
+
+    def _is_ours(self, key: ArrivalKey) -> bool:
+        record, epoch = key
+        newest = self._last_of.get((record.topic, record.partition))
+        return newest is not None and newest[1] == epoch
+
+    def _withdraw(self, whose: Callable[[ArrivalKey], bool]) -> None:
+        """What ended, or went to another worker, before it was begun never begins: nothing would take its note away."""
+        for job in self._due.withdraw(lambda job: whose(arrival_key(job.arrival))):
+            self._gate.dropped(job)
+        for key in [key for key in self._asked if whose(key)]:
+            for job in self._asked.pop(key):
+                self._gate.dropped(job)
+            self._suspects.withdraw(key)
 
     def _begin(self, arrival: Arrival) -> None:
         key = arrival_key(arrival)
@@ -182,23 +206,44 @@ class Attempts:
         else:
             note = prior.next()
             self._repeated += 1
-        try:
-            (written,) = self._journal.write([(arrival.id, note)])
-        except ProducerStoppedError as error:
-            self._on_broken(error)
+        written = self._write(arrival, note)
+        if written is None:
             return
         self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
-        written.add_done_callback(partial(self._on_begun, arrival, note.attempt))
+        self._open(key)
 
-    def _on_begun(self, arrival: Arrival, attempt: int, written: "asyncio.Future[RecordId]") -> None:
+    def _open(self, key: ArrivalKey) -> None:
+        """Let in what is asked for when the attempt's note is acknowledged."""
+        begun = self._begun[key]
+        for job in self._asked.pop(key, ()):
+            begun.written.add_done_callback(partial(self._on_begun, job, begun.note.attempt))
+
+    def _on_begun(self, job: StageJob, attempt: int, written: "asyncio.Future[RecordId]") -> None:
         if written.cancelled():
             return
         if (error := written.exception()) is not None:
             # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
             self._on_broken(error)
         else:
-            # Also if its partition is gone: the engine lets what it has dropped pass by.
-            self._gate.begun(arrival, attempt)
+            self._let_begin(job, attempt)
+
+    def _let_begin(self, job: StageJob, attempt: int) -> None:
+        """The note stands in the log: if the partition was ours until then, whoever owns it next finds it there.
+
+        A process that was stopped may have written it too late: it waits until the group says whose the partition is.
+        Also called if the partition is gone: the engine lets what it has dropped pass by.
+        """
+        if arrival_key(job.arrival) in self._begun and not self._certain(job.arrival.origin_class):
+            self._uncertain.append((job, attempt))
+        else:
+            self._gate.begun(job, attempt)
+
+    def confirmed(self) -> None:
+        """A group has just said that this worker is a member, and so that a class's partitions are its own."""
+        if self._uncertain:
+            waiting, self._uncertain = self._uncertain, []
+            for job, attempt in waiting:
+                self._let_begin(job, attempt)
 
     def _run_again(self, message: Staged | Refused) -> None:
         """On either thread."""
@@ -249,8 +294,10 @@ class Attempts:
             return
         if not self._journal.has_room or not begun.written.done():
             return  # the next token comes soon
-        begun.note, begun.noted_s = replace(begun.note, tokens=tokens), now_s
-        (begun.written,) = self._journal.write([(arrival.id, begun.note)])
+        written = self._write(arrival, replace(begun.note, tokens=tokens))
+        if written is None:
+            return
+        begun.note, begun.noted_s, begun.written = replace(begun.note, tokens=tokens), now_s, written
         if begun.suspect:
             begun.written.add_done_callback(partial(self._on_noted, begun))
 
@@ -262,18 +309,24 @@ class Attempts:
 
     # --- it ends ----------------------------------------------------------------------------------------------------
 
-    def ending(self, record: InboundRecord, epoch: int) -> LastWords:
+    def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
-        key = (record.id, epoch)
+        key = arrival_key(arrival)
         begun = self._begun.get(key)
         if begun is not None:
             begun.ending = True
             written = None if begun.written.done() else begun.written
-            return LastWords((self._journal.tombstone(record.id),), written)
-        # Refused, expired or given up before it was begun here; somebody may have begun it elsewhere.
-        if self._prior.pop(key, None) or self._journal.prior(record.id):
-            return LastWords((self._journal.tombstone(record.id),))
-        return LastWords()
+            return LastWords((self._journal.tombstone(arrival.id, begun.note.attempt),), written)
+        self._withdraw(lambda each: each == key)
+        # It ended before it was begun here; somebody may have begun it elsewhere.
+        return self._last_of_prior(arrival.id, self._prior.pop(key, None))
+
+    def refused(self, record: InboundRecord) -> LastWords:
+        """The record that was just handed out will be no arrival."""
+        return self._last_of_prior(record.id, self._journal.prior(record.id))
+
+    def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
+        return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
 
     def settled(self, record: InboundRecord, epoch: int) -> None:
         """Its terminal reply is delivered, or another's to give."""
@@ -285,20 +338,27 @@ class Attempts:
         """The partition is given back: nobody runs its requests any more. See `given_back`."""
         self._journal.forget(partition.topic, partition.partition)
         self._suspects.forget(partition.topic, partition.partition)
-        gone = [
-            key
-            for key in (*self._begun, *self._prior)
-            if (key[0].topic, key[0].partition, key[1]) == (partition.topic, partition.partition, partition.epoch)
-        ]
-        for key in gone:
+
+        def was_of(key: ArrivalKey) -> bool:
+            return (key[0].topic, key[0].partition, key[1]) == partition
+
+        self._withdraw(was_of)
+        newest = self._last_of.get((partition.topic, partition.partition))
+        if newest is not None and was_of(newest):
+            del self._last_of[partition.topic, partition.partition]
+        self._uncertain, waiting = [], self._uncertain
+        for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
             self._prior.pop(key, None)
             begun = self._begun.pop(key, None)
             if begun is not None and not begun.ending:
                 self._write_last(begun)
             self._next_suspect(key)
+        for job, attempt in waiting:
+            self._let_begin(job, attempt)
 
     def give_back(self) -> None:
-        """The worker ends in order, with all that it has not answered."""
+        """The worker ends in order, with all that it has not answered; its engine has stopped."""
+        self._withdraw(lambda _: True)
         for begun in self._begun.values():
             if not begun.ending:
                 self._write_last(begun)
@@ -311,9 +371,19 @@ class Attempts:
     def _write_last(self, begun: _Begun) -> None:
         if not self._journal.has_room:
             return  # the broker is away: the next owner will count a crash
-        (written,) = self._journal.write([(begun.arrival.id, replace(begun.note, running=False))])
-        self._given_back.add(written)
-        written.add_done_callback(self._given_back.discard)
+        written = self._write(begun.arrival, replace(begun.note, running=False))
+        if written is not None:
+            self._given_back.add(written)
+            written.add_done_callback(self._given_back.discard)
+
+    def _write(self, arrival: Arrival, note: AttemptNote) -> "asyncio.Future[RecordId] | None":
+        """Its acknowledgement; None: the journal takes nothing any more, which ends the worker."""
+        try:
+            (written,) = self._journal.write([(arrival.id, note)])
+        except ProducerStoppedError as error:
+            self._on_broken(error)
+            return None
+        return written
 
     # --- suspects ---------------------------------------------------------------------------------------------------
 
@@ -322,7 +392,8 @@ class Attempts:
             self._accept(arrival)
 
     def _may_go(self, arrival: Arrival, crashes: int) -> bool:
-        fewest = self._journal.fewest_crashes_behind(self._last_of[arrival.id.topic, arrival.id.partition])
+        newest, _ = self._last_of[arrival.id.topic, arrival.id.partition]
+        fewest = self._journal.fewest_crashes_behind(newest)
         return fewest is None or fewest >= crashes or self._full(arrival.origin_class)
 
     def _next_suspect(self, key: ArrivalKey) -> None:
@@ -330,8 +401,7 @@ class Attempts:
             return
         self._suspects.leave(key)
         self._queue_suspects()
-        if (held := self._suspects.take_held()) is not None:
-            self._begin(held)
+        self._begin_held()
 
     def statistics(self) -> AttemptStatistics:
         return AttemptStatistics(len(self._begun), len(self._suspects), self._repeated, self._given_up)

@@ -11,16 +11,17 @@ import json
 import resource
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
 
 from scheduling.priority import PriorityClass
 from topics.record import InboundRecord, RecordId
-from workers.assembly import assemble, block_hasher, engine_inbox
+from workers.assembly import Assembly, assemble, block_hasher, engine_inbox
 from workers.bench_on_request import run_on_request
 from workers.config import WorkerConfig, load_config
 from workers.decoder.runner import DecoderRunner
@@ -28,12 +29,12 @@ from workers.detokenizer import Detokenizer, DetokenizerFactory
 from workers.engine_thread import EngineThread
 from workers.ingress import Ingress, Refusal
 from workers.loaded_model import LoadedModel, load_model
-from workers.outbox import Outbox
+from workers.outbox import Outbox, Publication
 from workers.prompt import PromptBuilder
 from workers.request import Arrival
 from workers.staging import Staging
 
-__all__ = ["run_workload"]
+__all__ = ["Watcher", "run_workload"]
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class _Sink:
     news: threading.Event = field(default_factory=threading.Event)
     broken: BaseException | None = None
     answers: dict[RecordId, _Answer] = field(default_factory=dict)
+    watcher: "Watcher | None" = None
 
     def run(self) -> None:
         """Until every request has ended. Raises what broke the engine."""
@@ -69,6 +71,8 @@ class _Sink:
                 answer.first_s = now_s if answer.first_s is None else answer.first_s
                 answer.token_ids += publication.token_ids
                 answer.characters += len(answer.detokenizer.feed(publication.token_ids))
+                if self.watcher is not None:
+                    self.watcher.published(publication)
                 if publication.ending is not None:
                     if publication.ending.error is not None:
                         raise publication.ending.error
@@ -80,15 +84,28 @@ class _Sink:
         self.news.set()
 
 
-def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[str, Any]]) -> dict[str, Any]:
-    """Submit all at once, wait for all, and say how it went."""
+class Watcher(Protocol):
+    """Telemetry as a worker has it (`workers.bench_telemetry`). On the thread that stands for the event loop."""
+
+    def arrived(self, arrival: Arrival) -> None: ...
+
+    def published(self, publication: Publication) -> None: ...
+
+
+def run_workload(
+    config: WorkerConfig,
+    model: LoadedModel,
+    requests: list[dict[str, Any]],
+    watch: Callable[[Assembly], Watcher] | None = None,
+) -> dict[str, Any]:
+    """Submit all at once, wait for all, and say how it went. `watch` is given the engine's parts before it runs."""
     sink = _Sink(DetokenizerFactory(model.tokenizer.backend_tokenizer), waiting=len(requests))
     outbox = sink.outbox = Outbox(config.egress.max_pending_bytes, sink.news.set)
     inbox = engine_inbox(config.ingress.max_rows)
     builder = PromptBuilder(model.tokenizer, model.limits, model.served_names)
 
-    def prepare(arrival: Arrival) -> Any:
-        return builder.prepare(arrival.record, arrival.headers)
+    def prepare(arrival: Arrival, sequence: int) -> Any:
+        return builder.prepare(arrival.record, arrival.headers, sequence)
 
     hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
     staging = Staging(prepare, inbox.put, sink.on_broken, hasher)
@@ -109,18 +126,25 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
         new_detokenizer=sink.new_detokenizer,
         clock=time.monotonic,
         cpu_clock=time.thread_time,
+        observed=watch is not None,
     )
+    watcher = sink.watcher = None if watch is None else watch(parts)
     thread = EngineThread(parts.engine, inbox, sink.on_broken)
 
     def refuse(refusal: Refusal) -> None:
         raise refusal.error
+
+    def accept(arrival: Arrival) -> None:
+        if watcher is not None:
+            watcher.arrived(arrival)
+        inbox.put(arrival)
 
     ingress = Ingress(
         config.ingress,
         default_reply_topic="",
         trust_tenant_header=True,
         ttft_slo_s={},
-        accept=inbox.put,
+        accept=accept,
         refuse=refuse,
     )
     started_s = time.monotonic()
@@ -154,6 +178,8 @@ def run_workload(config: WorkerConfig, model: LoadedModel, requests: list[dict[s
         "output_tokens": tokens,
         "outputs": outputs,
         "steps": statistics.steps,
+        "step_s": statistics.step_seconds,
+        "decision_cpu_us": 1e6 * statistics.python_cpu_seconds / statistics.steps,
         "runner_share": statistics.step_seconds / wall_s,
         "gil_wait_share": (statistics.python_seconds - statistics.python_cpu_seconds)
         / (statistics.step_seconds + statistics.python_seconds),

@@ -114,9 +114,11 @@ class LoadedEngine:
 
 
 @contextmanager
-def loaded_engine(name: str, arguments: list[str]) -> Iterator[LoadedEngine]:
-    """Started in the current folder, the repository's root; ended with the block. Raises `PeerError`."""
-    command = [str(_python(name)), "-m", ENGINES[name].module, *ENGINES[name].options, *arguments]
+def loaded_engine(name: str, arguments: list[str], module: str | None = None) -> Iterator[LoadedEngine]:
+    """Started in the current folder, the repository's root; ended with the block. Raises `PeerError`.
+
+    `module`: what is run in its environment; its side of `bench engine` where absent."""
+    command = [str(_python(name)), "-m", module or ENGINES[name].module, *ENGINES[name].options, *arguments]
     environment = dict(os.environ)
     if ENGINES[name].module != ENGINES["headrace"].module:
         environment.pop("GOMP_SPINCOUNT", None)  # said by our own command line, for our own engine

@@ -40,17 +40,21 @@ class ClassChannel:
         residency: Residency,
         *,
         instance: str,
+        on_batch: Callable[[str, Sequence[InboundRecord]], None],
         on_record: Callable[[PriorityClass, int, InboundRecord], None],
         adopt: OnAdopted,
+        on_confirmed: Callable[[], None],
         on_revoked: Callable[[PartitionEpoch], None],
         given_back: Callable[[], Awaitable[None]],
         on_settled: Callable[[Settled], None],
     ) -> None:
-        """`instance`: this worker's name, unlike that of any other that lives. `adopt`: is told what is committed of a
-        partition before its first record. `on_revoked`: a partition went to another worker, and its requests with it;
-        `given_back` returns when the next owner can know all that we leave it."""
+        """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
+        each of them after that to `on_record`. `adopt`: is told what is committed of a partition before its first
+        record. `on_confirmed`: the group says that we are a member. `on_revoked`: a partition went to another worker,
+        and its requests with it; `given_back` returns when the next owner can know all that we leave it."""
         self._priority = priority
         self._residency = residency
+        self._on_batch = on_batch
         self._on_record = on_record
         self._on_revoked = on_revoked
         self._given_back = given_back
@@ -66,6 +70,7 @@ class ClassChannel:
             on_revoked=self._lose,
             settle=self._settle_replies if exactly_once else None,
             adopt=adopt,
+            on_confirmed=on_confirmed,
             maps_topic=catalogue.offsets,
             instance_id=instance if config.kafka.static_membership else None,
             session_timeout_ms=config.kafka.session_timeout_ms,
@@ -103,6 +108,7 @@ class ClassChannel:
     def _take(self, partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
         if not self._open:
             return  # not complete, so not committed: the next worker gets them
+        self._on_batch(partition.topic, records)
         for record in records:
             self._residency.enter(self._priority, partition.partition, partition.epoch, record_size(record))
             self._on_record(self._priority, partition.epoch, record)
@@ -113,11 +119,12 @@ class ClassChannel:
         for partition in partitions:
             self._residency.revoke(self._priority, partition.partition)
             self._on_revoked(partition)
-        # Answers that are ready still leave, within the callback's deadline.
+        # What kept the class paused may just have left with them. Before the waiting, which the callback's deadline may
+        # cut short: nobody would look again.
+        self._resume_if_low()
+        # Answers that are ready still leave, within that deadline.
         await self.writer.wait_idle()
         await self._given_back()
-        # What kept the class paused may just have left with them.
-        self._resume_if_low()
 
     async def _settle_replies(self) -> None:
         await self.replies.settle()

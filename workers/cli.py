@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from workers.log_format import LOG_FORMATS, set_up_logging
 from workers.openmp import bound_spinning
 
 __all__ = ["CommandFailedError", "UsageError", "main"]
@@ -29,15 +30,19 @@ COMMANDS = {
     "results": "write what a job has answered so far",
     "resume": "run the rows of a job that were never run",
     "retry": "run the rows of a job that failed once more",
+    "cancel": "end a request, a job or all that a tenant has sent",
     "collect": "gather the results of all jobs into files, until Ctrl-C",
+    "usage": "what each tenant has used",
+    "control": "pause, drain, quotas and the policy of running workers; what is in force",
     "topics": "create or check the topics",
     "dlq": "list, show and replay dead letters",
     "schema": "print the contract: AsyncAPI, JSON Schemas",
     "simulate": "replay request traces on virtual time, under several policies side by side",
+    "top": "show live what the workers do",
     "load": "play request traces against a running stack and measure it",
     "compare": "two runs of load or simulate side by side, with intervals",
     "config": "print the effective configuration with every field's meaning",
-    "bench": "measure: bench engine, bench delivery",
+    "bench": "measure: engine, urgent, delivery, scheduler, swap, paging, telemetry",
 }
 
 
@@ -101,21 +106,15 @@ def _command(name: str, rest: Sequence[str]) -> int:
         metavar="LEVEL",
         help="debug, info, warning (the default) or error",
     )
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, default="text", help="text (the default), or json: an object a line"
+    )
     module.add_arguments(parser)
     parsed = parser.parse_args(rest)
     if parsed.config is not None:
         os.environ["HEADRACE_CONFIG"] = parsed.config
-    _set_up_logging(parsed.log_level)
+    set_up_logging(parsed.log_level, parsed.log_format)
     return _run(module, parsed)
-
-
-def _set_up_logging(level: str | None) -> None:
-    logging.basicConfig(
-        level=(level or "warning").upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    if level is None:
-        # aiokafka logs each failed connection as an error; what comes of it is ours to say, once, in our words.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def _run(module: ModuleType, parsed: argparse.Namespace) -> int:

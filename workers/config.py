@@ -19,7 +19,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from workers.config_section import CommaList, Section
+from workers.config_section import ClassTimes, CommaList, Section
 from workers.kv_config import CLASSES, KVConfig, PreemptionConfig, check_partitions
 from workers.scheduling_config import SchedulingConfig
 from workers.telemetry_config import TelemetryConfig
@@ -45,6 +45,9 @@ _OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR"})
 """Variables that are not settings of a worker: the file itself, the cache folder."""
 
 
+_SHOWN_CHARACTERS = 80
+"""Of a value that is wrong."""
+
 _KUBERNETES_VARIABLE = re.compile(r"HEADRACE_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
 """A Kubernetes service named `headrace` puts these into every pod."""
 
@@ -64,14 +67,24 @@ class KafkaConfig(Section):
     """Shown in the broker's logs and metrics."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How to talk to the broker."""
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
     """Used with SASL_* protocols."""
     sasl_username: str | None = None
-    """Used with SASL_* protocols."""
+    """Of PLAIN and SCRAM."""
     sasl_password: SecretStr | None = None
-    """Used with SASL_* protocols; better in the environment than in a file."""
+    """Of PLAIN and SCRAM; better in the environment, or in a file of its own, than here."""
+    sasl_password_file: Path | None = None
+    """A file that holds nothing but the password, such as a mounted secret."""
+    sasl_oauth_token_file: Path | None = None
+    """Of OAUTHBEARER: a file that holds the token. It is read anew for each connection: keep it fresh."""
     ssl_cafile: Path | None = None
     """PEM file of the authorities to trust; the system's where absent."""
+    ssl_certfile: Path | None = None
+    """PEM file of this client's certificate, where the brokers ask for one."""
+    ssl_keyfile: Path | None = None
+    """PEM file of that certificate's key."""
+    ssl_keyfile_password: SecretStr | None = None
+    """Of the key file, if it is encrypted; better in the environment than here."""
     session_timeout_ms: int = Field(10_000, ge=1_000)
     """A worker that sends no heartbeat for so long loses its partitions."""
     instance_id: str | None = Field(None, pattern=r"^[a-zA-Z0-9._-]{1,100}$")
@@ -104,6 +117,8 @@ class EngineConfig(Section):
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the device computes it natively, else float32."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Processes, one an accelerator, that hold a part of the model each: GPUs in a row from `device` on."""
     threads: int | None = Field(None, ge=1)
     """CPU threads of the forward; all cores where absent."""
     max_sequences: int = Field(64, ge=1)
@@ -121,6 +136,9 @@ class EngineConfig(Section):
     speculate: CommaList = ("p0", "p1", "p2", "p3")
     """Classes whose next tokens are guessed from their own text and verified several a step, wherever that is measured
     to be faster. Not one token changes by it. Empty: none."""
+    max_run_s: float | None = Field(None, gt=0)
+    """A request that has not ended so long after it was admitted, suspensions included, is answered with an error
+    (504). Absent: its token limit alone ends it."""
 
 
 class IngressConfig(Section):
@@ -131,7 +149,12 @@ class IngressConfig(Section):
     max_record_bytes: int = Field(1_000_000, ge=1_000)
     """A larger record is answered with an error."""
     allowed_reply_topics: CommaList = ()
-    """Topics a request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+    """Topics any request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+    max_queue_s: ClassTimes = Field(default_factory=dict)
+    """Class → the age, from its record's time stamp, at which a request that still waits is answered with an error
+    (504, `expired`), as if it had such an `sla-ms`. Absent: none."""
+    tenant_reply_topics: dict[str, CommaList] = Field(default_factory=dict)
+    """Tenant → topics that its requests, and no others, may name too."""
 
 
 class EgressConfig(Section):
@@ -161,6 +184,12 @@ class HealthConfig(Section):
     """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
     interval_s: float = Field(2.0, gt=0)
     """How often it is touched."""
+    listen: str | None = Field(None, pattern=r"^.+:\d{1,5}$")
+    """HOST:PORT of a small HTTP server: /livez says whether the engine turns, /readyz whether requests are taken.
+    Absent: none. With `serve --devices` each worker has the next port."""
+    stall_s: float = Field(120.0, gt=0)
+    """A consumer that reads nothing for so long although there is something to read is replaced, and the next time the
+    worker ends with an error. Keep it above kafka.transaction_timeout_ms and 10 s more."""
 
 
 class WorkerConfig(BaseSettings):
@@ -261,8 +290,13 @@ def _explain(problem: Any) -> str:
     field = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"{field}: no such setting; `headrace config` lists all of them"
-    shown = "(not shown)" if "password" in field else repr(problem["input"])
+    shown = "(not shown)" if "password" in field else _shortened(repr(problem["input"]))
     return f"{field} = {shown}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _shortened(text: str) -> str:
+    """A whole section would bury what is wrong with it."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def _check_together(config: WorkerConfig) -> None:
@@ -271,6 +305,9 @@ def _check_together(config: WorkerConfig) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     known = CLASSES
+    for label in config.ingress.max_queue_s:
+        if label not in known:
+            raise ConfigError(f"ingress.max_queue_s: {label!r} is not one of {', '.join(known)}")
     for field, labels in (("classes", config.classes), ("engine.speculate", config.engine.speculate)):
         for label in labels:
             if label not in known:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = ["ClassFractions", "CommaList", "Section", "TenantWeights", "split_commas"]
+__all__ = ["ClassFractions", "ClassTimes", "CommaList", "Section", "TenantWeights", "split_commas"]
 
 
 def split_commas(value: object) -> object:
@@ -40,6 +40,10 @@ def _split_pairs(value: object) -> object:
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(split_commas)]
 TenantWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split_pairs)]
+ClassTimes = Annotated[
+    dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]],
+    BeforeValidator(_split_pairs),
+]
 ClassFractions = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(_split_pairs)]
 
 

@@ -10,8 +10,8 @@ beginning of this attempt's answer. Nothing else is kept: penalties, stop string
 and what is drawn next hangs on seed and position alone.
 
 Where that is impossible the stream says `reset` and begins again: records are gone or can't be read, there is more to
-read than is allowed, the model has another name, the tokens make another text than was told, or log probabilities are
-asked for, which the final has of all tokens.
+read than is allowed, the model has another name, the tokens make another text than was told (a tool was called), there
+are several answers, or log probabilities are asked for, which the final has of all tokens.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from workers.attempts import Attempts
 from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
 from workers.reply_stream import StreamStart
+from workers.request import Arrival
 from workers.staging import Refused, Staged
 from workers.stop_strings import StopStrings
 
@@ -109,12 +110,28 @@ class Continuing:
         finally:
             await self._reader.close()
 
-    async def _continue(self, due: Sequence[Staged]) -> None:
+    async def _continue(self, messages: Sequence[Staged]) -> None:
+        for message in messages:
+            if message.prepared.sequences > 1:
+                await self._begin_again(message)
+        due = [message for message in messages if message.prepared.sequences == 1]
+        if due:
+            await self._go_on(due)
+
+    async def _begin_again(self, message: Staged) -> None:
+        """One of several answers: which tokens belong to which is not on record. Said once for all of them."""
+        arrival = message.job.arrival
+        if not self._attempts.start_of(arrival).reset:
+            await self._send(self._context(message).begins_again())
+            self._attempts.starts(arrival, StreamStart(reset=True))
+        self._let_in(message)
+
+    async def _go_on(self, due: Sequence[Staged]) -> None:
         contexts = {self._context(message).request_id: message for message in due}
         if len(contexts) < len(due):
             # Two records with one request id share a stream that nobody can tell apart: one by one.
             for message in due:
-                await self._continue([message])
+                await self._go_on([message])
             return
         histories = await self._read(due)
         for request_id, message in contexts.items():
@@ -165,11 +182,17 @@ class Continuing:
         if prepared.sampling.logprobs is not None:
             return again  # those of the tokens before are not known any more
         if history.models - {prepared.model}:
-            log.warning("the stream of %s begins again: it was begun by another model", arrival.id)
+            log.warning(
+                "the stream of %s begins again: it was begun by another model", arrival.id, extra=_trace_of(arrival)
+            )
             return again
         told = history.text
         if told not in told_by(prepared, history.token_ids, self._new_detokenizer()):
-            log.warning("the stream of %s begins again: its tokens make another text than was told", arrival.id)
+            log.warning(
+                "the stream of %s begins again: its tokens make another text than was told",
+                arrival.id,
+                extra=_trace_of(arrival),
+            )
             return again
         return StreamStart(
             seq=history.seq,
@@ -189,3 +212,8 @@ def told_by(prepared: PreparedRequest, token_ids: Sequence[int], detokenizer: De
         return text, text
     rest, matched = matcher.feed(detokenizer.flush())
     return text, text + rest + ("" if matched else matcher.flush())
+
+
+def _trace_of(arrival: Arrival) -> dict[str, str | None]:
+    """For a line of the log."""
+    return {"traceparent": arrival.headers.traceparent}

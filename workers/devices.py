@@ -16,7 +16,7 @@ import torch
 
 from workers.errors import DeviceError
 
-__all__ = ["Placement", "available_threads", "choose_placement", "computes_bf16", "free_memory_bytes"]
+__all__ = ["Placement", "available_threads", "choose_placement", "computes_bf16", "free_memory_bytes", "gpu_uuid"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
@@ -127,3 +127,8 @@ def _cgroup_number(file: Path) -> int | None:
         return None
     text = file.read_text().strip()
     return None if text == "max" else int(text)
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """As NVML names it; None for what is no CUDA device."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None

@@ -1,74 +1,57 @@
-"""The engine: drain the inbox → schedule → run → settle, as plain synchronous code.
+"""The engine: drain the inbox → end what must end → schedule → run, as plain synchronous code.
 
-Knows the requests that wait and run in this worker, their tokens, and when one has ended. Does not know threads, Kafka
-or wall time: `workers.engine_thread` turns the crank, the clocks are whatever the caller measures with, so the same
-code runs under a simulated runner on virtual time.
+Knows the order of a turn, and whom each message is for. Does not know how a request comes in (`workers.arrivals`), how
+it leaves (`workers.departures`) or what a step does (`workers.step_execution`), nor threads, Kafka or wall time:
+`workers.engine_thread` turns the crank, the clocks are whatever the caller measures with, so the same code runs under a
+simulated runner on virtual time.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Callable, Iterator
 
 from kvcache.block_hash import BlockHasher
 from kvcache.manager import KVCacheManager
 from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
 from scheduling.index import Index
-from scheduling.intake import Accepted, Intake, OverQuota, QueueFull
+from scheduling.intake import Intake
 from scheduling.length import LengthPredictor
-from scheduling.plan import Chunk, Eviction, Outcome, StepPlan
-from scheduling.priority import PriorityClass
+from scheduling.plan import StepPlan
 from scheduling.prompt_ratio import PromptRatio
 from scheduling.state import RequestState
-from scheduling.tree import TreeConfig, TreeError
 from topics.errors import RequestError
+from workers.arrivals import Arrivals
+from workers.cancelling import Cancelling
+from workers.departures import Departures
 from workers.detokenizer import Detokenizer
-from workers.engine_messages import Drain, EngineMessage, NewTree, QuotaShare, Revoked
-from workers.engine_observer import EngineObserver
-from workers.errors import NoMemoryForSequence, NotFiniteLogits
+from workers.engine_messages import Cancelled, Drain, EngineMessage, Revoked
+from workers.engine_observer import AdmittedRequest, EngineObserver
+from workers.engine_statistics import EngineStatistics
 from workers.mailbox import Mailbox
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, EngineRequest, FinishReason, StopMatching, Timeline
+from workers.reconfiguring import Reconfiguring
+from workers.request import Arrival
 from workers.request_table import RequestTable
-from workers.runner import ModelRunner, SequenceInput
-from workers.speculation import SpeculatedRequest, Speculation, SpeculationStatistics
-from workers.split_forward import SplitForward
+from workers.run_limit import RunLimit
+from workers.runner import ModelRunner
+from workers.sequence_groups import SequenceGroups
+from workers.speculation import Speculation, SpeculationStatistics
 from workers.staging import Refused, Staged, StageJob
-from workers.stop_strings import StopStrings
+from workers.step_execution import StepExecution
 from workers.swap_space import BlockSwapper
 from workers.token_intake import TokenIntake
 
-__all__ = ["Engine", "EngineStatistics"]
+__all__ = ["Engine"]
 
-log = logging.getLogger(__name__)
-
-
-_MEMORY_RETRY_S = 10.0
-_DROPS_A_TURN = 1_000
-"""Some tens of milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
-    steps: int
-    prefill_tokens: int
-    decode_tokens: int
-    step_seconds: float
-    """Inside the runner."""
-    python_seconds: float
-    """Around the runner in turns that ran a step: messages, scheduling, settling. Wall time."""
-    python_cpu_seconds: float
-    """The part of it in which this thread had a processor. The rest is waiting: mostly for the interpreter's lock."""
-    waiting: int
-    running: int
-    ended: int
-    failed: int
-    preemptions: int
+_CANCEL_BACKLOG = 1_000
+"""Publications that egress has not come to: beyond it no backlog is cancelled, or others' words would wait behind."""
+_CANCEL_PAUSE_S = 0.005
+"""Between two slices of a backlog that is cancelled, where nothing runs."""
+_STAGING_WAIT = 0.1
+"""Of the last step: what a turn waits at most for an urgent request's tokens."""
 
 
 class Engine:
-    """Owns the scheduler, the index, the KV accounting and the runner. Every method is the engine thread's."""
+    """Puts the engine's parts together and turns them. Every method is the engine thread's."""
 
     def __init__(
         self,
@@ -89,76 +72,153 @@ class Engine:
         speculation: Speculation | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
+        max_run_s: float | None,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
         observer: EngineObserver | None = None,
     ) -> None:
-        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `hasher`: see
-        `TokenIntake`."""
+        """`default_max_tokens`: the prior of the length prediction for a body that names no limit. `max_run_s`: how
+        long a request may take from its admission on. `hasher`: see `TokenIntake`."""
         self._scheduler = scheduler
         self._index = index
-        self._kv = kv
-        self._limits = runner.limits
-        self._forward = SplitForward(runner)
-        self._qdisc = qdisc
-        self._intake = intake
-        self._lengths = lengths
-        self._prompt_ratio = prompt_ratio
         self._inbox = inbox
         self._outbox = outbox
         self._stage = stage
-        self._tokens = TokenIntake(outbox, hasher, observer)
-        self._swapper = swapper
-        self._speculation = speculation
-        self._new_detokenizer = new_detokenizer
-        self._default_max_tokens = default_max_tokens
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._observer = observer
         self._requests = RequestTable()
+        self._groups = SequenceGroups()
+        self._cancelling = Cancelling(self._requests.arrivals)
+        self._run_limit = None if max_run_s is None else RunLimit(max_run_s, self._requests)
+        tokens = TokenIntake(outbox, hasher, observer)
+        self._departures = Departures(
+            scheduler=scheduler,
+            index=index,
+            lengths=lengths,
+            outbox=outbox,
+            requests=self._requests,
+            groups=self._groups,
+            cancelling=self._cancelling,
+        )
+        self._arrivals = Arrivals(
+            scheduler=scheduler,
+            index=index,
+            kv=kv,
+            intake=intake,
+            lengths=lengths,
+            prompt_ratio=prompt_ratio,
+            requests=self._requests,
+            groups=self._groups,
+            cancelling=self._cancelling,
+            departures=self._departures,
+            tokens=tokens,
+            new_detokenizer=new_detokenizer,
+            default_max_tokens=default_max_tokens,
+            context_tokens=runner.limits.context_tokens,
+            observer=observer,
+        )
+        self._execution = StepExecution(
+            scheduler=scheduler,
+            index=index,
+            kv=kv,
+            qdisc=qdisc,
+            runner=runner,
+            swapper=swapper,
+            speculation=speculation,
+            requests=self._requests,
+            departures=self._departures,
+            tokens=tokens,
+            run_limit=self._run_limit,
+            clock=clock,
+            cpu_clock=cpu_clock,
+            observer=observer,
+        )
+        self._reconfiguring = Reconfiguring(scheduler, qdisc, index, intake)
         self._draining = False
-        self._steps = self._prefill_tokens = self._decode_tokens = 0
-        self._ended = self._failed = 0
-        self._step_seconds = self._python_seconds = self._python_cpu_seconds = 0.0
-        self._step_cpu_seconds = 0.0
-        """Of this thread inside the runner, in the current turn."""
+        self._python_seconds = self._python_cpu_seconds = 0.0
 
     # --- the crank ------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """One turn. False: there was nothing to run; ask again when a message came or `next_event` is due."""
         now, cpu_now = self._clock(), self._cpu_clock()
-        before_s = self._step_seconds
         for message in self._inbox.take_all():
             self._handle(message, now)
-        self._drop_revoked(now)
-        for row in self._scheduler.expire(now):
-            late_ms = int((now - self._index.hard_deadline_s[row]) * 1000)
-            self._end(row, RequestError.expired(late_ms), now)
+        self._departures.drop_revoked(now)
+        self._arrivals.fill_groups(now)
+        if self._outbox.backlog < _CANCEL_BACKLOG and not self._outbox.full:
+            self._departures.obey(self._cancelling.take(), now)
+        self._end_overdue(now)
+        self._departures.expire(now)
         may_dispatch = not self._draining and not self._outbox.full
-        plan = self._scheduler.schedule(now, may_dispatch)
+        if may_dispatch and self._scheduler.awaits_tokens(now):
+            now = self._await_tokens(now)
+        plan = self._plan(now, may_dispatch)
         if may_dispatch:
             # After the plan: a row that the discipline has just claimed is tokenised while the step runs.
             self._hand_out(now)
-        for row in self._scheduler.take_impossible():
-            self._end(row, self._too_large(row), now)
         if plan is not None:
-            self._run(plan, now)
+            self._execution.run(plan, now)
         self._outbox.flush()
         if plan is not None:
-            self._python_seconds += self._clock() - now - (self._step_seconds - before_s)
-            self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._step_cpu_seconds
+            self._python_seconds += self._clock() - now - self._execution.last_s
+            self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._execution.last_cpu_s
         if self._observer is not None:
-            self._observer.turn(now, self._oldest)
+            self._observer.turn(now, self._oldest, self._admitted)
         return plan is not None or self._requests.dropping
+
+    def _plan(self, now: float, may_dispatch: bool) -> StepPlan | None:
+        plan = self._scheduler.schedule(now, may_dispatch)
+        for row in self._scheduler.take_chosen():
+            request = self._requests.staged(row)
+            if request is not None:
+                request.timeline.chosen_s = now
+        return plan
+
+    def _await_tokens(self, now: float) -> float:
+        """An urgent request came during the last step, and its tokens take a moment; a step without it takes longer.
+
+        Waits at most for a part of a step, whoever is slow. Returns the new time.
+        """
+        until_s = now + _STAGING_WAIT * self._execution.last_s
+        self._hand_out(now)
+        while self._scheduler.awaits_tokens(now) and self._inbox.wait(until_s - now):
+            now = self._clock()
+            for message in self._inbox.take_all():
+                self._handle(message, now)
+            if now >= until_s:
+                break
+            self._hand_out(now)
+        return now
 
     def _hand_out(self, now: float) -> None:
         for row in self._scheduler.to_stage(now):
-            self._stage(StageJob(row, self._requests.arrival(row)))
+            # It may have gone with another sequence of its request, just before.
+            if self._requests.knows(row) and not self._stopped(row, now):
+                self._stage(StageJob(row, self._requests.arrival(row), self._groups.sequence(row)))
+
+    def _stopped(self, row: int, now: float) -> bool:
+        """Whether an order that the slices have not come to ends the row; then it has, for it was about to go on."""
+        order = self._cancelling.stops(row) if self._cancelling.busy else None
+        if order is None or order.move_to is not None:
+            return False
+        self._departures.obey({row: order}, now)
+        return True
+
+    def _end_overdue(self, now: float) -> None:
+        """Those that have run for as long as they may."""
+        if self._run_limit is not None:
+            for row in self._run_limit.overdue(now):
+                self._departures.fail({row}, RequestError.ran_too_long(self._run_limit.max_run_s), now)
 
     def next_event(self) -> float | None:
         """When the next turn may find something to do without a message: seconds of the clock; None for never."""
-        return self._scheduler.next_event(self._clock())
+        now = self._clock()
+        event = self._scheduler.next_event(now)
+        if not self._cancelling.busy:
+            return event
+        return now + _CANCEL_PAUSE_S if event is None else min(event, now + _CANCEL_PAUSE_S)
 
     @property
     def drained(self) -> bool:
@@ -171,287 +231,73 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         scheduler = self._scheduler.statistics()
         return EngineStatistics(
-            steps=self._steps,
-            prefill_tokens=self._prefill_tokens,
-            decode_tokens=self._decode_tokens,
-            step_seconds=self._step_seconds,
+            steps=self._execution.steps,
+            prefill_tokens=self._execution.prefill_tokens,
+            decode_tokens=self._execution.decode_tokens,
+            step_seconds=self._execution.seconds,
             python_seconds=self._python_seconds,
             python_cpu_seconds=self._python_cpu_seconds,
             waiting=scheduler.queued + scheduler.claimed,
             running=scheduler.running,
-            ended=self._ended,
-            failed=self._failed,
+            ended=self._departures.ended,
+            failed=self._departures.failed,
             preemptions=scheduler.preemptions,
+            suspensions=scheduler.suspensions,
+            preemption_times=self._execution.preemption_times(),
         )
-
-    def speculation_statistics(self) -> SpeculationStatistics | None:
-        """None: it doesn't guess."""
-        return None if self._speculation is None else self._speculation.statistics()
 
     # --- messages -------------------------------------------------------------------------------------------------
 
     def _handle(self, message: EngineMessage, now: float) -> None:
         match message:
             case Arrival():
-                self._add(message, now)
+                self._arrivals.add(message, now)
             case Staged(job, _):
-                # The row may have been dropped, and even given to another request, while its tokens were made.
-                if self._requests.holds(job.row, job.arrival):
-                    self._staged(message, now)
+                if self._still_wants(job) and not self._stopped(job.row, now):
+                    self._arrivals.staged(message, now)
             case Refused(job, error):
-                if self._requests.holds(job.row, job.arrival):
+                if self._still_wants(job):
                     self._scheduler.staging_failed(job.row, now)
-                    self._end(job.row, error, now)
+                    self._departures.end(job.row, error, now)
             case Revoked():
                 self._requests.revoke(message)
+                self._groups.revoke(message)
+            case Cancelled(orders):
+                self._arrivals.fill_groups(now)  # an order finds a request by its rows
+                self._departures.obey(self._cancelling.order(orders, self._requests.begun), now)
             case Drain():
                 self._draining = True
-            case QuotaShare(share):
-                self._qdisc.divide_quotas(share, now)
-            case NewTree(tree):
-                self._reload(tree, now)
+            case _:
+                self._reconfiguring.take(message, now)
 
-    def _reload(self, tree: TreeConfig, now: float) -> None:
-        try:
-            self._qdisc.reload(tree, now)
-        except TreeError as error:
-            log.error("the class tree stays as it was: %s", error)
-        else:
-            log.info("a new class tree is in force")
+    def _still_wants(self, job: StageJob) -> bool:
+        """While its tokens were made the row may have been dropped, and even given to another request; or its partition
+        is gone, and it soon will be."""
+        return self._requests.holds(job.row, job.arrival) and not self._requests.revoked(job.arrival)
 
-    def _drop_revoked(self, now: float) -> None:
-        """A slice of the rows whose partitions are gone: a large backlog must not stop a step."""
-        for row in self._requests.next_revoked(_DROPS_A_TURN):
-            self._scheduler.cancel(row, now)
-            self._forget(row)
+    def speculation_statistics(self) -> SpeculationStatistics | None:
+        """None: it doesn't guess."""
+        return self._execution.speculation_statistics()
 
-    def _add(self, arrival: Arrival, now: float) -> None:
-        while self._requests.dropping and len(self._index) >= self._index.capacity:
-            # The same records come again, faster than the old rows are dropped.
-            self._drop_revoked(now)
-        prompt_tokens = self._prompt_ratio.tokens(arrival.body_bytes)
-        verdict = self._intake.decide(arrival.tenant, arrival.service_class, prompt_tokens, now)
-        if not isinstance(verdict, Accepted):
-            self._turn_away(arrival, verdict, now)
-            return
-        row = self._index.add(
-            origin=arrival.origin_class,
-            service=verdict.service,
-            tenant=arrival.tenant,
-            flow=arrival.flow,
-            prompt_tokens=prompt_tokens,
-            output_tokens=self._lengths.predict(
-                arrival.origin_class,
-                arrival.tenant,
-                # What the body asks for is not checked yet, and may be absurd.
-                min(arrival.max_tokens or self._default_max_tokens, self._limits.context_tokens),
-            ),
-            arrival_s=arrival.arrived_s,
-            ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
-            hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
-        )
-        self._requests.add(row, arrival)
-        self._scheduler.enqueue(row, now)
-
-    def _turn_away(self, arrival: Arrival, verdict: OverQuota | QueueFull, now: float) -> None:
-        """Answer a request that never becomes a row."""
-        retry_after_s = round(verdict.retry_after_s, 1)
-        if isinstance(verdict, OverQuota):
-            error = RequestError.quota_exceeded("The tenant's quota is used up.", retry_after_s=retry_after_s)
-        else:
-            error = RequestError.resource_exhausted(
-                f"{verdict.queue_depth} requests of this class wait already.",
-                retry_after_s=retry_after_s,
-                queue_depth=verdict.queue_depth,
-            )
-        self._failed += 1
-        timeline = Timeline(arrived_s=arrival.arrived_s, ended_s=now)
-        self._outbox.ended(arrival, None, Ending(error, timeline, prompt_tokens=0, output_tokens=0))
-
-    def _staged(self, message: Staged, now: float) -> None:
-        row, arrival, prepared = message.job.row, message.job.arrival, message.prepared
-        stop = None
-        if prepared.stop:
-            stop = StopMatching(self._new_detokenizer(), StopStrings(prepared.stop))
-        request = EngineRequest(
-            row=row,
-            arrival=arrival,
-            prepared=prepared,
-            timeline=Timeline(arrived_s=arrival.arrived_s, staged_s=now),
-            token_ids=list(prepared.prompt_token_ids),
-            block_names=list(message.block_names),
-            stop=stop,
-        )
-        self._requests.stage(request)
-        self._prompt_ratio.observe(arrival.body_bytes, self._index.prompt_tokens[row], len(prepared.prompt_token_ids))
-        if (reason := self._tokens.take_up(request, message.output_token_ids)) is not None:
-            # An earlier attempt came to the end, and its terminal reply to nobody.
-            self._scheduler.cancel(row, now)
-            self._end(row, reason, now)
-            return
-        # What was told already is computed again, like a prompt.
-        self._scheduler.staged(
-            row,
-            len(request.token_ids),
-            prepared.max_output_tokens - request.told_tokens,
-            now,
-            block_names=request.block_names,
-        )
-
-    # --- one step -------------------------------------------------------------------------------------------------
-
-    def _run(self, plan: StepPlan, now: float) -> None:
-        for row in plan.admitted:
-            timeline = self._requests[row].timeline
-            # A request that was preempted and comes back was admitted before.
-            timeline.admitted_s = now if timeline.admitted_s is None else timeline.admitted_s
-        for eviction in plan.evictions:
-            self._suspended(eviction, plan, now)
-        for chunk in plan.chunks:
-            self._requests[chunk.row].timeline.resume(chunk, now)
-        self._swap(plan)
-        guesses = {} if self._speculation is None else self._speculation.guess(plan, self._speculated)
-        started, cpu_started = self._clock(), self._cpu_clock()
-        try:
-            sampled = self._forward.step(
-                [self._input(chunk, guesses.get(place, ())) for place, chunk in enumerate(plan.chunks)]
-            )
-        except NotFiniteLogits as fault:
-            # Nothing of this plan was settled: the others' chunks are planned again, onto the same KV. Who shares a
-            # block that held no number would go on with what it was scrubbed to.
-            rows = {plan.chunks[position].row for position in fault.sequences}
-            for row in sorted(rows.union(self._kv.distrust(fault.blocks))):
-                self._scheduler.fail(row, now)
-                self._end(row, RequestError.internal("The model gave a value that is not a number."), now)
-            return
-        except NoMemoryForSequence as fault:
-            row = plan.chunks[fault.sequence].row
-            self._scheduler.fail(row, now)
-            self._end(row, self._no_memory(), now)
-            return
-        done = self._clock()
-        self._step_cpu_seconds = self._cpu_clock() - cpu_started
-        accepted = self._accepted(plan, guesses)
-        outcomes: list[Outcome] = []
-        endings: list[tuple[int, FinishReason]] = []
-        for place, (chunk, token) in enumerate(zip(plan.chunks, sampled.tokens, strict=True)):
-            request = self._requests[chunk.row]
-            request.timeline.steps += 1
-            if token is None:
-                continue
-            tokens = (token, *accepted.get(place, ()))
-            taken, reason = self._tokens.accept_until_end(request, tokens, done, sampled.logprobs.get(place))
-            state = None if reason is None else RequestState.FINISHED
-            outcomes.append(Outcome(chunk.row, state, taken, len(guesses.get(place, ()))))
-            self._decode_tokens += taken if chunk.decode else 0
-            if reason is not None:
-                endings.append((chunk.row, reason))
-        self._scheduler.settle(plan, outcomes, done - started, done)
-        if self._observer is not None:
-            self._observer.step(plan, done - started)
-        for row, reason in endings:
-            self._end(row, reason, done)
-        self._steps += 1
-        self._prefill_tokens += plan.prefill_tokens
-        self._step_seconds += done - started
-
-    def _suspended(self, eviction: Eviction, plan: StepPlan, now: float) -> None:
-        request = self._requests[eviction.row]
-        request.timeline.suspend(eviction, now)
-        if self._observer is not None:
-            self._observer.preempted(
-                eviction.row,
-                eviction.for_row,
-                tenant=request.arrival.tenant,
-                for_growth=eviction.for_row not in plan.admitted,
-                swapped=eviction.swapped,
-            )
+    # --- what the observer asks -----------------------------------------------------------------------------------
 
     def _oldest(self) -> Iterator[Arrival]:
         """Of each partition: its first request that is not admitted."""
         state = self._index.state
         return self._requests.oldest(lambda row: state[row] <= RequestState.CLAIMED)
 
-    def _swap(self, plan: StepPlan) -> None:
-        if not plan.swaps:
-            return
-        assert self._swapper is not None, f"{plan.swaps} and nobody to do them"
-        self._swapper.copy(plan.swaps)
-        for timing in self._swapper.take_timings():
-            self._scheduler.copied(timing.direction, timing.blocks, timing.seconds)
-            if self._observer is not None:
-                self._observer.copied(timing.direction, timing.seconds)
-
-    def _speculated(self, chunk: Chunk) -> SpeculatedRequest:
-        request = self._requests[chunk.row]
-        return SpeculatedRequest(
-            service=PriorityClass(self._index.service[chunk.row]),
-            token_ids=request.token_ids,
-            lookup=request.lookup,
-            sampling=request.prepared.sampling,
-            output_position=request.output_tokens,
-            output_left=request.prepared.max_output_tokens - request.output_tokens,
-            held_tokens=len(self._kv.table(chunk.row)) * self._kv.block_size,
-        )
-
-    def _accepted(self, plan: StepPlan, guesses: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
-        if self._speculation is None:
-            return {}
-        return self._speculation.accepted(
-            guesses, lambda place: PriorityClass(self._index.service[plan.chunks[place].row])
-        )
-
-    def _input(self, chunk: Chunk, guess: Sequence[int]) -> SequenceInput:
-        request = self._requests[chunk.row]
-        return SequenceInput(
-            token_ids=request.token_ids[chunk.start : chunk.start + chunk.tokens],
-            start=chunk.start,
-            block_ids=self._kv.table(chunk.row),
-            sampling=request.prepared.sampling if chunk.samples else None,
-            output_position=request.output_tokens,
-            guess=guess,
-            history=request.token_ids,
-        )
-
-    # --- ends -----------------------------------------------------------------------------------------------------
-
-    def _end(self, row: int, reason: FinishReason | RequestError, now: float) -> None:
-        """Hand the ending to egress and forget the row. The scheduler has let go of it already."""
-        arrival, request = self._requests.arrival(row), self._requests.staged(row)
-        timeline = Timeline(arrived_s=arrival.arrived_s) if request is None else request.timeline
-        timeline.ended_s = now
-        prompt = 0 if request is None else len(request.prepared.prompt_token_ids)
-        output = 0 if request is None else request.output_tokens
-        if isinstance(reason, RequestError):
-            self._failed += 1
-        else:
-            self._ended += 1
-            told = 0 if request is None else request.told_tokens
-            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
-        prepared = None if request is None else request.prepared
-        # Nothing was found for one that was never admitted: what the index says then is only hoped for.
-        cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
-        cost = self._index.cost.prompt(prompt, cached) + self._index.cost.output(output)
-        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
-        self._forget(row)
-
-    def _forget(self, row: int) -> None:
-        self._requests.forget(row)
-        self._index.release(row)
-
-    def _no_memory(self) -> RequestError:
-        return RequestError.resource_exhausted(
-            "The worker has no memory left to compute the request.",
-            retry_after_s=_MEMORY_RETRY_S,
-            queue_depth=self._scheduler.statistics().queued,
-        )
-
-    def _too_large(self, row: int) -> RequestError:
-        prompt = len(self._requests[row].prepared.prompt_token_ids)
-        pool = self._kv.num_blocks * self._kv.block_size
-        return RequestError.invalid_request(
-            "messages",
-            f"The prompt has {prompt} tokens, and the KV cache of this worker holds {pool}: shorten it, or give the "
-            "worker more KV memory (engine.kv_bytes).",
-            code="context_length_exceeded",
-        )
+    def _admitted(self) -> Iterator[AdmittedRequest]:
+        """All that run or are suspended."""
+        now, state = self._clock(), self._index.state_of
+        for request in self._requests.every_staged():
+            if state(request.row) in (RequestState.PREFILL, RequestState.DECODE):
+                yield AdmittedRequest(
+                    arrival=request.arrival,
+                    decoding=state(request.row) is RequestState.DECODE,
+                    suspended=request.timeline.suspended,
+                    prompt_tokens=len(request.prepared.prompt_token_ids),
+                    output_tokens=request.output_tokens,
+                    max_output_tokens=request.prepared.max_output_tokens,
+                    slack_s=self._scheduler.slack_s(request.row, request.output_tokens, now),
+                    preemptions=request.timeline.preemptions,
+                )

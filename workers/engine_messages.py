@@ -5,11 +5,25 @@ Knows the messages. Does not know what the engine does with them (`workers.engin
 
 from dataclasses import dataclass
 
+from scheduling.priority import PriorityClass
+from scheduling.quota import Quotas
 from scheduling.tree import TreeConfig
+from topics.control_orders import Cancel
 from workers.request import Arrival
 from workers.staging import Refused, Staged
 
-__all__ = ["Drain", "EngineMessage", "NewTree", "QuotaShare", "Revoked"]
+__all__ = [
+    "Cancelled",
+    "Drain",
+    "EngineMessage",
+    "NewPolicy",
+    "NewQuotas",
+    "NewTree",
+    "PausedClasses",
+    "QuotaShare",
+    "Reconfiguration",
+    "Revoked",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +34,13 @@ class Revoked:
     partition: int
     epoch: int
     """The assignment that ended. What comes of a later one stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """End what these orders name. Requests that come after this message were looked at by ingress."""
+
+    orders: tuple[Cancel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +62,32 @@ class NewTree:
     tree: TreeConfig
 
 
-EngineMessage = Arrival | Staged | Refused | Revoked | Drain | QuotaShare | NewTree
+@dataclass(frozen=True, slots=True)
+class NewPolicy:
+    """Go on under another queueing discipline, with all that is queued and in flight."""
+
+    policy: str
+    tree: TreeConfig
+    strict: frozenset[PriorityClass]
+    """Classes whose tokens go first in a step, as this policy has it."""
+    quotas: Quotas
+    paused_tenants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NewQuotas:
+    """Go on under these quotas, with nothing of the paused tenants let go."""
+
+    quotas: Quotas
+    paused_tenants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PausedClasses:
+    """Start nothing of these service classes until the next such message; what runs goes on."""
+
+    classes: frozenset[PriorityClass]
+
+
+Reconfiguration = QuotaShare | NewTree | NewPolicy | NewQuotas | PausedClasses
+EngineMessage = Arrival | Staged | Refused | Revoked | Cancelled | Drain | Reconfiguration

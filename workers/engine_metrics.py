@@ -10,8 +10,8 @@ from scheduling.priority import PriorityClass
 from workers import metric_catalogue as ours
 from workers import metric_compat as theirs
 from workers.distribution import DistributionSnapshot
-from workers.engine import EngineStatistics
 from workers.engine_observer import EngineObserver, EngineSnapshot, ObserverDistributions
+from workers.engine_statistics import EngineStatistics
 from workers.metric_store import Reading
 from workers.rates import Growth, Spread
 from workers.tenant_labels import TenantLabels

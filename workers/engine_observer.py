@@ -5,6 +5,7 @@ the engine thread: nothing here takes a lock, and a step pays a few microseconds
 `snapshot`, which is replaced as a whole, and the distributions' own snapshots.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from kvcache.manager import KVCacheManager
 from kvcache.statistics import KVCacheStatistics
 from kvcache.swap_plan import Direction
 from scheduling.accounting import AccountedQdisc
-from scheduling.batch import BatchScheduler, BatchStatistics
+from scheduling.batch import BatchScheduler
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.capacity import CapacityMeter
 from scheduling.index import Index
 from scheduling.length import LengthPredictor, LengthStatistics
@@ -28,13 +30,15 @@ from workers.distribution import Distribution, DistributionSnapshot
 from workers.metric_catalogue import INTER_TOKEN_GAP, STEP_SEQUENCES, STEP_TIME, STEP_TOKENS, SWAP_TIME
 from workers.request import Arrival
 
-__all__ = ["EngineObserver", "EngineSnapshot", "ObserverDistributions", "Preempted"]
+__all__ = ["AdmittedRequest", "EngineObserver", "EngineSnapshot", "ObserverDistributions", "Preempted"]
 
 _INTERVAL_S = 1.0
 _MANY_VICTIMS = 4_096
 """Kinds of preemptions that are told apart; victims beyond it count as `other`'s."""
 _OTHER = "other"
 _CLASSES = tuple(PriorityClass)
+_FIRST_ROWS = 1_024
+_MASK = 2**32 - 1
 
 
 class Preempted(NamedTuple):
@@ -47,6 +51,21 @@ class Preempted(NamedTuple):
     reason: str
     """`growth` or `admission`."""
     swapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """A request that runs or is suspended."""
+
+    arrival: Arrival
+    decoding: bool
+    suspended: bool
+    prompt_tokens: int
+    output_tokens: int
+    max_output_tokens: int
+    slack_s: float
+    """How long it still has to keep its class's objective; infinite without one."""
+    preemptions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,8 @@ class EngineSnapshot:
     """Age of the oldest that waits, by origin class; absent for none."""
     preempted: Mapping[Preempted, int]
     """Since the start."""
+    admitted: tuple[AdmittedRequest, ...]
+    """Those that run or are suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +126,33 @@ class EngineObserver:
         self._step_sequences = Distribution(STEP_SEQUENCES.bounds)
         self._step_tokens = Distribution(STEP_TOKENS.bounds)
         self._preempted: Counter[Preempted] = Counter()
+        self._dispatched = [0] * len(_CLASSES)
+        """Rows that were admitted, by service class; modulo 2³², as the columns are."""
+        self._dispatched_before: tuple[array[int], ...] = tuple(array("I") for _ in _CLASSES)
+        """By class and row: the same when the row arrived. Sixteen bytes a row."""
         self._due_s = 0.0
         self.snapshot: EngineSnapshot | None = None
         """The latest; None before the engine's first turn."""
 
     # --- the engine tells -----------------------------------------------------------------------------------------
+
+    def arrived(self, row: int) -> None:
+        """A row of the index is new."""
+        if row >= len(self._dispatched_before[0]):
+            for column in self._dispatched_before:
+                more = max(row + 1, 2 * len(column), _FIRST_ROWS) - len(column)
+                column.frombytes(bytes(more * column.itemsize))
+        for priority in _CLASSES:
+            self._dispatched_before[priority][row] = self._dispatched[priority]
+
+    def dispatched(self, row: int) -> tuple[int, ...]:
+        """A row is admitted for the first time. By class: how many were so since it arrived."""
+        passed = tuple(
+            (self._dispatched[priority] - self._dispatched_before[priority][row]) & _MASK for priority in _CLASSES
+        )
+        priority = self._index.service[row]
+        self._dispatched[priority] = (self._dispatched[priority] + 1) & _MASK
+        return passed
 
     def step(self, plan: StepPlan, seconds: float) -> None:
         """A forward pass was done."""
@@ -134,13 +177,19 @@ class EngineObserver:
             kind = kind._replace(tenant=_OTHER)
         self._preempted[kind] += 1
 
-    def turn(self, now: float, oldest: Callable[[], Iterable[Arrival]]) -> None:
-        """The engine's turn ends. `oldest`: at least the one of each class that waits longest."""
+    def turn(
+        self,
+        now: float,
+        oldest: Callable[[], Iterable[Arrival]],
+        admitted: Callable[[], Iterable[AdmittedRequest]],
+    ) -> None:
+        """The engine's turn ends. `oldest`: at least the one of each class that waits longest. `admitted`: all that
+        run or are suspended."""
         if now >= self._due_s:
             self._due_s = now + _INTERVAL_S
-            self.look(now, oldest())
+            self.look(now, oldest(), admitted())
 
-    def look(self, now: float, oldest: Iterable[Arrival]) -> None:
+    def look(self, now: float, oldest: Iterable[Arrival], admitted: Iterable[AdmittedRequest]) -> None:
         """Replace the snapshot."""
         count = self._index.count
         arrived: dict[PriorityClass, float] = {}
@@ -172,6 +221,7 @@ class EngineObserver:
             },
             oldest_s={priority: now - arrived_s for priority, arrived_s in arrived.items()},
             preempted=dict(self._preempted),
+            admitted=tuple(admitted),
         )
 
     # --- reading --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
     DeviceError (ValueError)        a device or number format that this machine doesn't have
     EngineFault (RuntimeError)      a step that was not completed; none of its tokens count
     ├── NotFiniteLogits             some sequences' logits are not numbers: those requests fail, the others go on
+    ├── GrammarBroken               some sequences' grammars can't be followed: those requests fail, the others go on
     ├── OutOfMemory                 the step asked for more memory than the device has: a smaller one may pass
     ├── NoMemoryForSequence         one sequence is too much however small the step: that request fails
     ├── DeviceLost                  the device answers no more: the process must be replaced
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceLost",
     "EndpointError",
     "EngineFault",
+    "GrammarBroken",
     "ModelError",
     "ModelNotFound",
     "NoMemoryForSequence",
@@ -61,6 +63,15 @@ class NotFiniteLogits(EngineFault):
         super().__init__(f"the logits of {len(sequences)} sequence(s) of the step are not numbers: {[*sequences]}")
         self.sequences = tuple(sequences)
         self.blocks = tuple(blocks)
+
+
+class GrammarBroken(EngineFault):
+    """What some sequences may say next can't be computed: it took more work than a token is allowed."""
+
+    def __init__(self, sequences: Sequence[int]) -> None:
+        """`sequences`: positions in the step's list of sequences."""
+        super().__init__(f"the grammars of {len(sequences)} sequence(s) of the step broke: {[*sequences]}")
+        self.sequences = tuple(sequences)
 
 
 class OutOfMemory(EngineFault):

@@ -42,7 +42,12 @@ class GivingUp:
                 while self._waiting:
                     await self._limit.check()
                     arrival, prior = self._waiting.popleft()
-                    log.error("%s has ended %d workers and is given up", arrival.id, prior.crashes)
+                    log.error(
+                        "%s has ended %d workers and is given up",
+                        arrival.id,
+                        prior.crashes,
+                        extra={"traceparent": arrival.headers.traceparent},
+                    )
                     self._answer(arrival, prior)
         finally:
             await self._limit.close()

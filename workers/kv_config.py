@@ -30,6 +30,9 @@ class KVConfig(Section):
     """The same of max_sequences."""
     slot_ceiling: ClassFractions = Field(default_factory=dict)
     """The same of max_sequences; 1 where absent."""
+    strict_prompt_tokens: int = Field(1024, ge=0)
+    """KV for an urgent prompt of so many tokens can be had within a step: it is free, or held by requests that may be
+    suspended. At most for a quarter of the pool."""
     swap_bytes: int | None = Field(None, ge=0)
     """Memory on the CPU for the KV of suspended requests; half of the pool's where absent, a quarter of what is free
     where that is less. 0: nothing is swapped."""

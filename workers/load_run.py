@@ -47,6 +47,7 @@ class _Telling:
         """In the order of time."""
         record, seen = self._record, self._seen
         record.stages, record.error = seen.stages, seen.error
+        record.preemptions = 0 if seen.stages is None else seen.stages.suspensions
         arrived_s = record.request.arrival_s
         yield arrived_s, lambda _now: self._recorder.arrived(record)
         told = sum(seen.delta_tokens)

@@ -12,10 +12,11 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 
 from scheduling.step_time import LinearStepTime
 from workers.config import EngineConfig, ModelConfig
-from workers.devices import choose_placement
+from workers.devices import choose_placement, gpu_uuid
 from workers.kv_config import KVConfig
 from workers.model_source import find_model, load_tokenizer, prepare_model
-from workers.prompt import ChatTokenizer
+from workers.prompt_tokens import ChatTokenizer
+from workers.rank_group import RankGroup
 from workers.runner import ModelLimits, ModelRunner
 from workers.runner_choice import load_runner
 from workers.swap_space import SwapPool, make_swap_pool
@@ -39,6 +40,10 @@ class LoadedModel:
     """Where the KV of suspended requests is swapped to."""
     summary: str
     """One line for the log: model, placement, pool, rates."""
+    group: RankGroup | None = None
+    """The other ranks that it runs on."""
+    gpu_uuid: str | None = None
+    """Of the CUDA device that it is on."""
 
 
 def load_model(
@@ -59,12 +64,18 @@ def load_model(
         placement,
         kv_bytes=engine.kv_bytes,
         max_context_tokens=model.max_context_tokens,
+        tensor_parallel=engine.tensor_parallel,
         on_progress=on_progress,
     )
     tokenizer = load_tokenizer(files)
+    runner.prepare(engine.max_sequences)
     on_progress("Warming up: measuring what a step takes")
     rates = measure_step_time(runner)
     swap = make_swap_pool(runner.storage, kv.swap_bytes, time.perf_counter)
+    if swap is not None and runner.group is not None:
+        from workers.parallel_runner import parallel_swap  # with it comes transformers' model code
+
+        swap = parallel_swap(swap, runner.group)
     names = model.served_names or (files.name,)
     pool_tokens = runner.num_blocks * runner.block_size
     alone_s = rates.fixed_s + rates.per_decode_sequence_s
@@ -76,10 +87,12 @@ def load_model(
         dtype=str(placement.dtype).removeprefix("torch."),
         rates=rates,
         swap=swap,
+        group=runner.group,
         summary=(
             f"{names[0]} on {placement}: context {runner.limits.context_tokens:,} tokens, "
             f"KV pool {pool_tokens:,} tokens, prefill {1 / rates.per_prefill_token_s:,.0f} tokens/s, one answer alone "
             f"{1 / alone_s:,.0f} tokens/s; ready {time.monotonic() - started_s:.1f} s "
             f"after imports, {time.time() - psutil.Process().create_time():.1f} s after the process started"
         ),
+        gpu_uuid=gpu_uuid(placement.device),
     )

@@ -82,7 +82,8 @@ REQUESTS = Metric(
     "{request}",
     _COUNTER,
     (*_BY_TENANT, "outcome"),
-    "Requests that have their terminal reply. `outcome` is `completed`, or the error's code.",
+    "Requests that have their terminal reply. `outcome` is `completed`, the error's code, `refused` (at ingress) or "
+    "`moved` (into another class, where it counts again).",
 )
 REJECTED = Metric(
     "headrace.rejected.requests",

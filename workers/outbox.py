@@ -23,7 +23,7 @@ _BYTES_PER_REPLY = 1_024
 
 @dataclass(slots=True)
 class Publication:
-    """What is new of one request since egress last looked."""
+    """What is new of one sequence of a request since egress last looked."""
 
     arrival: Arrival
     prepared: PreparedRequest | None
@@ -45,12 +45,17 @@ class Outbox:
         self._max_pending_bytes = max_pending_bytes
         self._notify = notify
         self._lock = threading.Lock()
-        self._pending: dict[tuple[RecordId, int], Publication] = {}
+        self._pending: dict[tuple[RecordId, int, int], Publication] = {}
         self._undelivered_bytes = 0
 
     @property
     def full(self) -> bool:
         return self._undelivered_bytes >= self._max_pending_bytes
+
+    @property
+    def backlog(self) -> int:
+        """Publications that the reader has not taken."""
+        return len(self._pending)
 
     @property
     def undelivered_bytes(self) -> int:
@@ -75,6 +80,8 @@ class Outbox:
 
     def ended(self, arrival: Arrival, prepared: PreparedRequest | None, ending: Ending) -> None:
         with self._lock:
+            if ending.error is not None and self._pending:
+                self._drop_others(arrival, prepared)
             publication = self._publication(arrival, prepared)
             assert publication.ending is None, f"{arrival.id} ended twice"
             publication.ending = ending
@@ -93,17 +100,35 @@ class Outbox:
 
     def delivered(self, publication: Publication) -> None:
         """The terminal reply of this publication is on the broker: its bytes no longer count."""
+        self.release(publication.bytes)
+
+    def release(self, size: int) -> None:
+        """So many bytes of endings will never be delivered, or are."""
         with self._lock:
-            self._undelivered_bytes -= publication.bytes
+            self._undelivered_bytes -= size
             assert self._undelivered_bytes >= 0
+
+    def _drop_others(self, arrival: Arrival, prepared: PreparedRequest | None) -> None:
+        """An error is the whole request's: nobody needs what its other sequences said.
+
+        One that was not staged yet says nothing of its number, so what has ended is another's in any case.
+        """
+        whose, own = (arrival.id, arrival.epoch), _sequence(prepared)
+        for key in [key for key in self._pending if key[:2] == whose]:
+            if key[2] != own or self._pending[key].ending is not None:
+                self._undelivered_bytes -= self._pending.pop(key).bytes
 
     def _publication(self, arrival: Arrival, prepared: PreparedRequest | None) -> Publication:
         # A partition may be revoked and come back before egress looks: its two assignments are two streams.
-        key = (arrival.id, arrival.epoch)
+        key = (arrival.id, arrival.epoch, _sequence(prepared))
         publication = self._pending.get(key)
         if publication is None:
             publication = self._pending[key] = Publication(arrival, prepared)
         return publication
+
+
+def _sequence(prepared: PreparedRequest | None) -> int:
+    return 0 if prepared is None else prepared.sequence
 
 
 def _bytes_a_token(prepared: PreparedRequest | None) -> int:

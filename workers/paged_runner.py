@@ -22,7 +22,8 @@ from kvcache.storage import KVStorage, KVStorageStatistics
 from workers.attention.backend import AttentionKind, AttentionStep, SequenceSpan
 from workers.attention.reference import ReferenceAttention
 from workers.devices import Placement, free_memory_bytes
-from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, first_line
+from workers.errors import DeviceLost, GrammarBroken, NotFiniteLogits, OutOfMemory, first_line
+from workers.rank_group import RankGroup
 from workers.runner import ModelLimits, SequenceInput
 from workers.sampler import Sampler
 from workers.sampling import GREEDY, TokenLogprobs
@@ -79,18 +80,23 @@ class PagedRunner(ABC):
         placement: Placement,
         attention: AttentionKind,
         kv_bytes: int | None,
+        ranks: int = 1,
     ) -> None:
-        """`kv_bytes`: memory of the pool; a share of what is free where None. Raises `PoolSizeError`."""
+        """`kv_bytes`: memory of the pool; a share of what is free where None. `ranks`: so many processes of a
+        torch.distributed group make a runner of this model at this time. Raises `PoolSizeError`.
+        """
         torch.set_num_threads(placement.threads)
         self._limits = limits
         self._device = placement.device
         self._block_size = attention.block_size
-        self._storage = _make_storage(heads, limits, placement, attention, kv_bytes)
+        self._storage = _make_storage(heads, limits, placement, attention, kv_bytes, ranks)
         self._attention = attention(self._storage)
         self.attention_name = attention.name
         self._sampler = Sampler()
         self._logprobs: dict[int, TokenLogprobs] = {}
         self._accepted: dict[int, list[int]] = {}
+        self.group: RankGroup | None = None
+        """The other ranks that compute a part of each step."""
         self._steps = 0
         self._tokens = 0
         self._sampled = 0
@@ -131,6 +137,8 @@ class PagedRunner(ABC):
                     [sequences[position].output_position + ahead for position, ahead in rows],
                     [sequences[position].history for position, _ahead in rows],
                 )
+        if drawn.grammar_broken:
+            raise GrammarBroken([rows[row][0] for row in drawn.grammar_broken])
         if drawn.not_finite:
             bad = sorted({rows[row][0] for row in drawn.not_finite})
             # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
@@ -201,6 +209,9 @@ class PagedRunner(ABC):
                 torch.cuda.empty_cache()
             raise
 
+    def prepare(self, most_sequences: int) -> None:  # noqa: B027 - most runners have nothing to prepare
+        """Once, before the first step, on a pool that is nobody's: what only needs to be done once for all steps."""
+
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(self._steps, self._tokens, self._sampled, self._storage.statistics())
 
@@ -209,7 +220,10 @@ class PagedRunner(ABC):
         """The logits [rows, vocabulary]. Runs in inference mode."""
 
     def _to_device(self, values: _Ids) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        host = torch.from_numpy(values)
+        if self._device.type == "cuda":
+            host = host.pin_memory()  # an ordinary tensor's copy would wait for all that the device has to do
+        return host.to(self._device, non_blocking=True)
 
 
 def serving_attention(heads: AttentionHeads, preferred: AttentionKind) -> AttentionKind:
@@ -219,7 +233,12 @@ def serving_attention(heads: AttentionHeads, preferred: AttentionKind) -> Attent
 
 
 def _make_storage(
-    heads: AttentionHeads, limits: ModelLimits, placement: Placement, attention: AttentionKind, kv_bytes: int | None
+    heads: AttentionHeads,
+    limits: ModelLimits,
+    placement: Placement,
+    attention: AttentionKind,
+    kv_bytes: int | None,
+    ranks: int,
 ) -> KVStorage:
     blocks = size_pool(
         KVGeometry(heads.layers, heads.kv_heads, heads.head_dim, placement.dtype.itemsize, attention.block_size),
@@ -228,6 +247,8 @@ def _make_storage(
         share=CPU_SHARE if placement.device.type == "cpu" else ACCELERATOR_SHARE,
         longest_request_tokens=limits.context_tokens,
     )
+    if ranks > 1:
+        blocks = _fewest(blocks, placement.device)
     shape = attention.block_shape(heads.kv_heads, heads.head_dim)
     least = -(-limits.context_tokens // attention.block_size)
     while True:
@@ -238,7 +259,7 @@ def _make_storage(
             if not _is_no_memory(error):
                 raise
             smaller = blocks * 3 // 4
-            if kv_bytes is not None or smaller < least:
+            if kv_bytes is not None or smaller < least or ranks > 1:
                 raise PoolSizeError(
                     f"{placement.device} has no room for {blocks} KV blocks ({first_line(error)}): lower "
                     "engine.kv_bytes or model.max_context_tokens"
@@ -246,6 +267,13 @@ def _make_storage(
             # What was free is not what can be had in one piece, or somebody else took it meanwhile.
             log.warning("no memory for %d KV blocks: trying %d", blocks, smaller)
             blocks = smaller
+
+
+def _fewest(blocks: int, device: torch.device) -> int:
+    """Of what the ranks of a tensor-parallel group have room for: one block table serves all."""
+    counted = torch.tensor(blocks, device=device)
+    torch.distributed.all_reduce(counted, torch.distributed.ReduceOp.MIN)
+    return int(counted)
 
 
 @contextmanager

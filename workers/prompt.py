@@ -7,26 +7,14 @@ tokens (one slow core, SmolLM2's tokenizer; the tokenizer is Rust and lets go of
 How long an answer may be. `max_tokens` that doesn't fit is refused, not shortened, as OpenAI and vLLM do: a client that
 asks for 4,000 tokens and silently gets 100 can't tell why its answer breaks off. Without `max_tokens`: the rest of the
 context, or the configured default where that is less.
-
-Control tokens. In a chat, text of the caller that spells a special token (`<|im_end|>`) stays text: otherwise a user
-could close its turn and speak as the system. Transformers can only switch that off for a whole string
-(`split_special_tokens`), template included; so where a content holds such a spelling the template's own control tokens
-are renamed before tokenising, to tokens of a second tokenizer that no caller can spell, and mapped back after. All
-other chats are tokenised exactly as transformers does. A text completion's `prompt` is taken as it stands, control
-tokens included: whoever sends one writes the template himself.
 """
 
-import re
-import secrets
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
-
-from jinja2 import TemplateError
-from tokenizers import AddedToken, Tokenizer
+from typing import Any, TypeVar
 
 from topics.codec import loads_object
 from topics.errors import RequestError
@@ -34,34 +22,22 @@ from topics.headers import RequestHeaders
 from topics.messages import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from topics.record import InboundRecord
 from topics.validation import parse_request
+from workers.answer_form import answer_grammar
+from workers.grammar import Grammar, GrammarCompiler, GrammarError
+from workers.prompt_tokens import ChatTokenizer, PromptTokens
 from workers.runner import ModelLimits
 from workers.sampling import SamplingParams
+from workers.tool_calls import offered_tools
 
 __all__ = ["ChatTokenizer", "PreparedRequest", "PromptBuilder", "RequestKind", "seed_of"]
 
 Number = TypeVar("Number", int, float)
 
 _SEED_BITS = (1 << 64) - 1
-_PROBE_CHARACTERS = 8
-"""Characters per token of context that are tokenised first of a very long text. Prose has about 4.5."""
-_PROBE_TAIL_WORDS = 32
-"""At the cut a word may be incomplete, and so may a renamed control token: these last words are not counted."""
-_TEMPLATE_MESSAGE_CHARACTERS = 200
+_TOKENS_A_REPLY = 500_000
+"""Of some four bytes, most of them; twice that in JSON, at worst."""
 _LOGPROBS_A_REPLY = 40_000
 """Entries of some hundred bytes; a reply's topic takes records of 8 MiB."""
-
-
-class ChatTokenizer(Protocol):
-    """What is used of a transformers tokenizer of the fast kind."""
-
-    chat_template: Any
-
-    @property
-    def backend_tokenizer(self) -> Tokenizer: ...
-
-    def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any: ...
 
 
 class RequestKind(Enum):
@@ -88,8 +64,51 @@ class PreparedRequest:
     stream: bool
     include_usage: bool
     """A last chunk with the usage was asked for."""
+    tool_calls: bool = False
+    """The answer may hold calls of tools, which are to be told apart from its text."""
     priority: int | None = None
     """The class that the body asks for, 0 to 3."""
+    sequence: int = 0
+    """Which of the request's sequences this is, and its choice's `index`: prompt by prompt, `choices` of each."""
+    sequences: int = 1
+    """Of the whole request."""
+    choices: int = 1
+    """For each prompt."""
+
+    @property
+    def first_of_prompt(self) -> bool:
+        """The one whose prompt tokens count in the usage."""
+        return self.sequence % self.choices == 0
+
+
+class _Parsed:
+    """A body that was checked, and the tokens of the prompt that was asked for last."""
+
+    def __init__(self, record: InboundRecord | None, request: ChatCompletionRequest | CompletionRequest) -> None:
+        self.record = record
+        self.request = request
+        self._texts = request.prompts if isinstance(request, CompletionRequest) else ()
+        self._place: int | None = None
+        self._token_ids: tuple[int, ...] = ()
+
+    @property
+    def prompts(self) -> int:
+        return max(1, len(self._texts))
+
+    def prompt(self, place: int, tokens: PromptTokens) -> tuple[tuple[int, ...], str]:
+        """Its token ids, and the field of the body that holds it. The choices of one prompt ask one after another."""
+        request = self.request
+        if isinstance(request, ChatCompletionRequest):
+            field = "messages"
+        else:
+            field = "prompt" if self.prompts == 1 else f"prompt.{place}"
+        if self._place != place:
+            if isinstance(request, ChatCompletionRequest):
+                self._token_ids = tokens.chat(request)
+            else:
+                self._token_ids = tokens.text(self._texts[place], field)
+            self._place = place
+        return self._token_ids, field
 
 
 class PromptBuilder:
@@ -106,47 +125,66 @@ class PromptBuilder:
         Takes over the tokenizer: truncation and padding that its files may ask for are switched off.
         """
         assert served_names, "a model has a name"
-        self._tokenizer = tokenizer
         self._limits = limits
         self._served_names = tuple(served_names)
         self._default_max_tokens = default_max_tokens
-        self._backend = tokenizer.backend_tokenizer
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self._control = _ControlTokens(self._backend)
+        self._tokens = PromptTokens(tokenizer, limits)
+        self._grammars = GrammarCompiler(tokenizer.backend_tokenizer, limits)
+        self._parsed: _Parsed | None = None
+        """Of the last record: its sequences are staged one after another."""
 
-    def prepare(self, record: InboundRecord, headers: RequestHeaders) -> PreparedRequest:
-        """Raises `RequestError` for what the client got wrong. `record.value` is a body (ingress saw to it)."""
-        assert record.value is not None, "a tombstone is refused at ingress"
+    def prepare(self, record: InboundRecord, headers: RequestHeaders, sequence: int = 0) -> PreparedRequest:
+        """One of the sequences that the record asks for.
+
+        Raises `RequestError` for what the client got wrong. `record.value` is a body (ingress saw to it).
+        """
+        if self._parsed is None or self._parsed.record is not record:
+            assert record.value is not None, "a tombstone is refused at ingress"
+            self._parsed = None
+            self._parsed = _Parsed(record, self._checked(loads_object(record.value)))
         created_s = max(0, record.timestamp_ms // 1000)
-        return self.build(loads_object(record.value), request_id=headers.request_id, created_s=created_s)
+        return self._build(self._parsed, headers.request_id, created_s, sequence)
 
     def build(self, body: Mapping[str, Any], *, request_id: str, created_s: int) -> PreparedRequest:
-        """Check a decoded body and make its prompt. Raises `RequestError`."""
+        """The first sequence of a decoded body. Raises `RequestError`."""
+        return self._build(_Parsed(None, self._checked(body)), request_id, created_s, 0)
+
+    def _checked(self, body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
         request = parse_request(body)
         if request.model is not None and request.model not in self._served_names:
             raise RequestError.model_not_found(request.model, self._served_names)
         self._check_limit(request)
-        if isinstance(request, ChatCompletionRequest):
-            kind, param = RequestKind.CHAT, "messages"
-            token_ids = self._chat_tokens(request)
-        else:
-            kind, param = RequestKind.COMPLETION, "prompt"
-            token_ids = self._completion_tokens(request)
+        return request
+
+    def _build(self, parsed: "_Parsed", request_id: str, created_s: int, sequence: int) -> PreparedRequest:
+        request, choices = parsed.request, parsed.request.n or 1
+        kind = RequestKind.CHAT if isinstance(request, ChatCompletionRequest) else RequestKind.COMPLETION
+        prompt, param = parsed.prompt(sequence // choices, self._tokens)
         end_tokens = self._end_tokens(request)
+        grammar = answer_grammar(request, self._grammars)
         return PreparedRequest(
             kind=kind,
             model=self._served_names[0],
             created_s=created_s,
-            prompt_token_ids=token_ids,
-            sampling=_sampling(request, request_id, self._limits, end_tokens),
-            max_output_tokens=self._output_limit(request, len(token_ids), param),
+            prompt_token_ids=prompt,
+            sampling=_sampling(request, seed_of(request_id), sequence, self._limits, end_tokens, grammar),
+            max_output_tokens=self._output_limit(request, len(prompt), param, parsed.prompts * choices),
             eos_token_ids=end_tokens,
             stop=tuple(dict.fromkeys(request.stop or ())),
             stream=bool(request.stream),
             include_usage=request.wants_usage_chunk,
+            tool_calls=isinstance(request, ChatCompletionRequest) and bool(offered_tools(request)),
             priority=request.priority,
+            sequence=sequence,
+            sequences=parsed.prompts * choices,
+            choices=choices,
         )
+
+    def warm_up(self) -> None:
+        """What the first answer of a given form would wait for. Takes a second or two, and holds the interpreter."""
+        # A tokenizer that can't be read is said to those who ask for a form.
+        with suppress(GrammarError):
+            self._grammars.warm_up()
 
     # --- lengths ---
 
@@ -164,16 +202,17 @@ class PromptBuilder:
             "invalid_value",
         )
 
-    def _output_limit(self, request: GenerationRequest, prompt_tokens: int, param: str) -> int:
+    def _output_limit(self, request: GenerationRequest, prompt_tokens: int, param: str, sequences: int) -> int:
         if prompt_tokens == 0:
             raise RequestError.invalid_request(param, f"{param} has no tokens: write something.", "invalid_value")
         room = self._limits.context_tokens - prompt_tokens
-        asked, most = request.requested_tokens, _most_with_logprobs(request)
-        if asked is not None and most is not None and asked > most:
+        asked, most = request.requested_tokens, _most_tokens(request, sequences)
+        if asked is not None and asked > most:
             raise RequestError.invalid_request(
-                "logprobs",
-                f"{asked} tokens with {request.wanted_logprobs} alternatives each are more than one reply holds: ask "
-                f"for at most {most} tokens, or for fewer alternatives.",
+                "n" if request.wanted_logprobs is None else "logprobs",
+                f"{sequences} answer(s) of {asked} tokens"
+                f"{'' if request.wanted_logprobs is None else f' with {request.wanted_logprobs} alternatives each'} "
+                f"are more than one reply holds: ask for at most {most} tokens each, or for less of them.",
                 "invalid_value",
             )
         if room < 1 or (asked is not None and asked > room):
@@ -185,9 +224,9 @@ class PromptBuilder:
             )
         if asked is not None:
             return asked
-        return min(limit for limit in (room, self._default_max_tokens, most) if limit is not None)
+        return min(room, most, room if self._default_max_tokens is None else self._default_max_tokens)
 
-    # --- tokens ---
+    # --- ends ---
 
     def _end_tokens(self, request: GenerationRequest) -> frozenset[int]:
         own = frozenset(request.stop_token_ids or ())
@@ -200,127 +239,14 @@ class PromptBuilder:
             )
         return own if request.ignore_eos else own | self._limits.eos_token_ids
 
-    def _chat_tokens(self, request: ChatCompletionRequest) -> tuple[int, ...]:
-        if self._tokenizer.chat_template is None:
-            raise RequestError.invalid_request(
-                "messages", "this model has no chat template: send prompt (a text completion) instead of messages."
-            )
-        contents = [message.text for message in request.messages]
-        spelled = any(self._control.occur_in(content) for content in contents)
-        if not spelled:
-            return self._encode(self._backend, self._render(request, contents), "messages")
-        text = self._render(request, [self._control.hide(content) for content in contents])
-        token_ids = self._encode(self._control.tokenizer, self._control.rename(text), "messages")
-        return self._control.restore(token_ids)
-
-    def _render(self, request: ChatCompletionRequest, contents: Sequence[str]) -> str:
-        """The template's text. A last message of the assistant is a turn like any other, and a new turn is begun."""
-        conversation = [
-            # `developer` is OpenAI's newer name of the system's role; templates know only the old one.
-            {"role": "system" if message.role == "developer" else message.role, "content": content}
-            for message, content in zip(request.messages, contents, strict=True)
-        ]
-        try:
-            rendered = self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            reason = str(error)[:_TEMPLATE_MESSAGE_CHARACTERS]
-        else:
-            return str(rendered)
-        # Raised outside the handler: a template's error may hold the messages. Its own text is the model author's.
-        quotes = any(content and content in reason for content in contents)
-        detail = "" if quotes or not reason else f" ({reason})"
-        raise RequestError.invalid_request(
-            "messages",
-            f"the model's chat template refuses these messages{detail}: change the order of roles or their content.",
-        )
-
-    def _completion_tokens(self, request: CompletionRequest) -> tuple[int, ...]:
-        if isinstance(request.prompt, str):
-            return self._encode(self._backend, request.prompt, "prompt", add_special_tokens=True)
-        vocabulary = self._limits.vocabulary
-        if max(request.prompt) >= vocabulary:
-            place = next(place for place, token_id in enumerate(request.prompt) if token_id >= vocabulary)
-            raise RequestError.invalid_request(
-                f"prompt.{place}",
-                f"prompt.{place} is {request.prompt[place]}, this model's token ids end at {vocabulary - 1}: "
-                "tokenise with this model's tokenizer.",
-                "invalid_value",
-            )
-        return request.prompt
-
-    def _encode(
-        self, tokenizer: Tokenizer, text: str, param: str, *, add_special_tokens: bool = False
-    ) -> tuple[int, ...]:
-        """Raises `RequestError` early for a text that is far too long, so that it doesn't hold up the thread.
-
-        A megabyte takes 1.5 s to tokenise. The words of its beginning are as many tokens there as in the whole text,
-        so when they alone exceed the context, the whole does. Text that hides its length (spaces first, one endless
-        word) is tokenised whole; the cap on a record's bytes bounds that.
-        """
-        context = self._limits.context_tokens
-        probe = context * _PROBE_CHARACTERS
-        if len(text) > 2 * probe:
-            encoding = tokenizer.encode(text[:probe], add_special_tokens=False)
-            words = [word for word in encoding.word_ids if word is not None]
-            whole = bisect_left(words, words[-1] - _PROBE_TAIL_WORDS) if words else 0
-            if whole > context:
-                raise RequestError.context_length_exceeded(
-                    context_tokens=context, prompt_tokens=whole, output_tokens=None, param=param, at_least=True
-                )
-        return tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
-
-
-class _ControlTokens:
-    """Keeps callers' spellings of control tokens apart from the template's own (see the module's text)."""
-
-    def __init__(self, backend: Tokenizer) -> None:
-        special = {token_id: token for token_id, token in backend.get_added_tokens_decoder().items() if token.special}
-        # Longest first, as the tokenizer itself prefers where one control token begins like another.
-        self._ids = sorted(special, key=lambda token_id: -len(special[token_id].content))
-        self._contents = [special[token_id].content for token_id in self._ids]
-        self._pattern = _any_of(self._contents)
-        # Unguessable, and in characters that Unicode assigns to nobody: no caller's text has these names.
-        nonce = secrets.token_hex(8)
-        self._hidden = [f"\U000f0000{nonce}h{place}\U000f0001" for place in range(len(self._ids))]
-        self._hidden_pattern = _any_of(self._hidden)
-        self._renamed = [f"\U000f0000{nonce}c{place}\U000f0001" for place in range(len(self._ids))]
-        self.tokenizer = Tokenizer.from_str(backend.to_str())
-        """Takes control tokens for text, and their new names for tokens. `restore` belongs to its ids."""
-        self.tokenizer.encode_special_tokens = True
-        self.tokenizer.add_tokens(
-            [
-                AddedToken(name, lstrip=token.lstrip, rstrip=token.rstrip, normalized=token.normalized, special=False)
-                for name, token in zip(self._renamed, (special[token_id] for token_id in self._ids), strict=True)
-            ]
-        )
-        self._original = {
-            self.tokenizer.token_to_id(name): token_id for name, token_id in zip(self._renamed, self._ids, strict=True)
-        }
-
-    def occur_in(self, content: str) -> bool:
-        return self._pattern.search(content) is not None
-
-    def hide(self, content: str) -> str:
-        """A caller's text, its spellings of control tokens replaced by something that no template knows."""
-        return self._pattern.sub(lambda match: self._hidden[self._contents.index(match[0])], content)
-
-    def rename(self, rendered: str) -> str:
-        """The template's control tokens renamed, the callers' spellings put back."""
-        text = self._pattern.sub(lambda match: self._renamed[self._contents.index(match[0])], rendered)
-        return self._hidden_pattern.sub(lambda match: self._contents[self._hidden.index(match[0])], text)
-
-    def restore(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Renamed control tokens → the model's."""
-        return tuple(self._original.get(token_id, token_id) for token_id in token_ids)
-
-
-def _any_of(alternatives: Sequence[str]) -> re.Pattern[str]:
-    """Matches any of them, the first that fits; nothing where there are none."""
-    return re.compile("|".join(map(re.escape, alternatives)) if alternatives else r"(?!)")
-
 
 def _sampling(
-    request: GenerationRequest, request_id: str, limits: ModelLimits, end_tokens: frozenset[int]
+    request: GenerationRequest,
+    default_seed: int,
+    sequence: int,
+    limits: ModelLimits,
+    end_tokens: frozenset[int],
+    grammar: Grammar | None,
 ) -> SamplingParams:
     """`end_tokens`: the model's and the request's own.
 
@@ -339,7 +265,7 @@ def _sampling(
         temperature=_or(request.temperature, 1.0),
         top_p=_or(request.top_p, 1.0),
         top_k=request.top_k if request.top_k is not None and request.top_k > 0 else None,
-        seed=seed_of(request_id) if request.seed is None else request.seed & _SEED_BITS,
+        seed=_seed_of_sequence(default_seed if request.seed is None else request.seed & _SEED_BITS, sequence),
         min_p=_or(request.min_p, 0.0),
         repetition_penalty=_or(request.repetition_penalty, 1.0),
         presence_penalty=_or(request.presence_penalty, 0.0),
@@ -347,14 +273,15 @@ def _sampling(
         logit_bias=tuple(bias.items()),
         min_tokens=_or(request.min_tokens, 0),
         end_token_ids=tuple(sorted(end_tokens)) if request.min_tokens else (),
+        grammar=grammar,
         logprobs=request.wanted_logprobs,
     )
 
 
-def _most_with_logprobs(request: GenerationRequest) -> int | None:
-    """Tokens of an answer whose log probabilities one record can hold; None: none are wanted."""
+def _most_tokens(request: GenerationRequest, sequences: int) -> int:
+    """Of each answer, so that one record holds them all."""
     wanted = request.wanted_logprobs
-    return None if wanted is None else _LOGPROBS_A_REPLY // (1 + wanted)
+    return max(1, (_TOKENS_A_REPLY if wanted is None else _LOGPROBS_A_REPLY // (1 + wanted)) // sequences)
 
 
 def _or(value: Number | None, neutral: Number) -> Number:
@@ -364,3 +291,8 @@ def _or(value: Number | None, neutral: Number) -> Number:
 def seed_of(request_id: str) -> int:
     """64 bits that are the same for every attempt of a request, on any machine."""
     return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest(), "big")
+
+
+def _seed_of_sequence(seed: int, sequence: int) -> int:
+    """The choices of a request are drawn independently; the first of them as if it were alone."""
+    return seed if sequence == 0 else seed_of(f"{seed}/{sequence}")

@@ -1,14 +1,16 @@
 """The JSON of replies: chunks, final answers and errors, as bytes.
 
-Knows the shapes of `topics.messages` (a test holds the two together) and writes them straight as dicts: a chunk is
-made for every delta, and a model per chunk would be ten times its cost. Does not know headers, topics or when a
+Knows the shapes of `topics.reply_messages` (a test holds the two together) and writes them straight as dicts: a chunk
+is made for every delta, and a model per chunk would be ten times its cost. Does not know headers, topics or when a
 chunk is due.
 
-A stream is: chunks with text, the first with the role; one with the finish reason (it may carry the last text); with
-`include_usage` one more with the usage and no choices, and then all others say `"usage": null`.
+A stream is, for each choice: chunks with text, the first with the role; calls of tools, each whole in one chunk; one
+with the finish reason (it may carry the last text). With `include_usage` one more comes last, with the usage and no
+choices, and then all others say `"usage": null`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from topics.codec import dumps
@@ -17,7 +19,33 @@ from workers.answer_logprobs import ShownToken, chat_logprobs, completion_logpro
 from workers.prompt import PreparedRequest, RequestKind
 from workers.request import FinishReason
 
-__all__ = ["ReplyBody", "error_body"]
+__all__ = ["AnsweredChoice", "MadeCall", "ReplyBody", "error_body"]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """A tool that an answer calls."""
+
+    id: str
+    index: int
+    """Of the answer's calls."""
+    name: str
+    arguments: str
+
+    def body(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredChoice:
+    """One whole answer."""
+
+    text: str
+    finish_reason: FinishReason
+    index: int = 0
+    calls: Sequence[MadeCall] = ()
+    logprobs: Sequence[ShownToken] | None = None
+    """None where they were not asked for."""
 
 
 class ReplyBody:
@@ -41,13 +69,19 @@ class ReplyBody:
         text: str,
         *,
         first: bool,
+        index: int = 0,
         finish_reason: FinishReason | None = None,
+        calls: Sequence[MadeCall] = (),
         logprobs: Sequence[ShownToken] = (),
     ) -> bytes:
-        """A piece of the answer. The last one has the finish reason, with or without text."""
-        choice: dict[str, Any] = {"index": 0}
+        """A piece of the answer `index`. Its last one has the finish reason, with or without text."""
+        choice: dict[str, Any] = {"index": index}
         if self._chat:
-            delta = {"role": "assistant", "content": text} if first else {"content": text} if text else {}
+            delta: dict[str, Any] = {"role": "assistant"} if first else {}
+            if text or (first and not calls):
+                delta["content"] = text
+            if calls:
+                delta["tool_calls"] = [{"index": call.index, **call.body()} for call in calls]
             choice["delta"] = delta
         else:
             choice["text"] = text
@@ -64,26 +98,26 @@ class ReplyBody:
         return dumps({**self._chunk_head, "choices": [], "usage": usage})
 
     def final(
-        self,
-        text: str,
-        finish_reason: FinishReason,
-        *,
-        prompt_tokens: int,
-        output_tokens: int,
-        cached_tokens: int = 0,
-        logprobs: Sequence[ShownToken] | None = None,
+        self, choices: Sequence[AnsweredChoice], *, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
     ) -> bytes:
-        """The whole answer. `cached_tokens`: the part of the prompt whose KV was already there. `logprobs`: None where
-        they were not asked for."""
-        choice: dict[str, Any] = {"index": 0}
-        if self._chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        choice["logprobs"] = None if logprobs is None else self._logprobs(logprobs)
-        choice["finish_reason"] = finish_reason.value
+        """The whole reply, choices in the order of their index. `cached_tokens`: the part of the prompts whose KV was
+        already there."""
         usage = _usage(prompt_tokens, output_tokens, cached_tokens)
-        return dumps({**self._final_head, "choices": [choice], "usage": usage})
+        return dumps({**self._final_head, "choices": [self._choice(choice) for choice in choices], "usage": usage})
+
+    def _choice(self, answer: AnsweredChoice) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": answer.index}
+        if self._chat:
+            message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+            if answer.calls:
+                message["content"] = answer.text or None
+                message["tool_calls"] = [call.body() for call in answer.calls]
+            choice["message"] = message
+        else:
+            choice["text"] = answer.text
+        choice["logprobs"] = None if answer.logprobs is None else self._logprobs(answer.logprobs)
+        choice["finish_reason"] = answer.finish_reason.value
+        return choice
 
     def _logprobs(self, tokens: Sequence[ShownToken]) -> dict[str, Any]:
         return (chat_logprobs if self._chat else completion_logprobs)(tokens, self._token_bytes)

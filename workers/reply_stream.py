@@ -1,34 +1,32 @@
-"""The growing answer of one request, on the egress side.
+"""The growing answer of one sequence of a request, on the egress side.
 
-Knows the text so far, the tokens not yet sent, the next `seq`, and when a delta is due. Does not know Kafka or JSON.
-Owned by the event loop.
+Knows its text so far, which tools it calls, the tokens not yet sent, and when a delta is due. Does not know Kafka, JSON
+or the request's other answers (`workers.growing_reply`). Owned by the event loop.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from topics.replies import ReplyContext
 from workers.answer_logprobs import AnswerLogprobs, ShownToken
 from workers.detokenizer import Detokenizer
 from workers.prompt import PreparedRequest
-from workers.reply_body import ReplyBody
-from workers.request import Arrival
+from workers.reply_body import AnsweredChoice, MadeCall
+from workers.request import FinishReason
 from workers.sampling import TokenLogprobs
+from workers.tool_calls import CalledTool, ToolCallReader
 
 __all__ = ["DeltaPart", "ReplyStream", "StreamStart"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaPart:
-    """What one delta record says: new text, and the ids of the tokens it covers."""
+    """What one delta record says: what is new, and the ids of the tokens it covers."""
 
-    seq: int
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[ShownToken, ...] = ()
     """Of the tokens whose text has become known, where they are asked for."""
+    calls: tuple[MadeCall, ...] = ()
 
 
 _LOGPROBS_A_DELTA = 200
@@ -54,30 +52,27 @@ class StreamStart:
 class ReplyStream:
     def __init__(
         self,
-        arrival: Arrival,
+        request_id: str,
         prepared: PreparedRequest,
         detokenizer: Detokenizer | None,
-        context: ReplyContext,
-        body: ReplyBody,
         logprobs: AnswerLogprobs | None = None,
         start: StreamStart = StreamStart(),
     ) -> None:
         """`detokenizer` is None where the engine makes the text (requests with stop strings), `logprobs` where they
         were not asked for."""
         self.start = start
-        self.arrival = arrival
         self.prepared = prepared
-        self.context = context
-        self.body = body
-        self.last_acknowledgement: asyncio.Future[Any] | None = None
-        """Of the newest delta: the terminal reply must not overtake it."""
+        self._request_id = request_id
         self._detokenizer = detokenizer
+        self._reader = ToolCallReader() if prepared.tool_calls else None
+        self._calls: list[MadeCall] = []
+        self._new_calls: list[MadeCall] = []
         self._logprobs = logprobs
         self._pieces: list[str] = []
         self._characters = 0
+        """Of the answer as the model writes it, calls included."""
         self._new_ids: list[int] = []
         self._new_text = ""
-        self._seq = start.seq
         self._told_tokens = len(start.token_ids)
         """Of what comes, so many were told by earlier attempts."""
         self._told_characters = start.told_characters
@@ -112,9 +107,17 @@ class ReplyStream:
         return len(token_ids) - told
 
     def finish(self) -> None:
-        """No more tokens come: let go of half a character that was held back."""
+        """No more tokens come: let go of what was held back, half a character or the beginning of a call."""
         if self._detokenizer is not None:
             self._add(self._detokenizer.flush())
+        if self._reader is not None:
+            self._say(self._reader.flush())
+
+    def answer(self, reason: FinishReason) -> AnsweredChoice:
+        """The whole of it, when it is finished."""
+        if reason is FinishReason.STOP and self._calls:
+            reason = FinishReason.TOOL_CALLS
+        return AnsweredChoice(self.text, reason, self.prepared.sequence, tuple(self._calls), self.logprobs)
 
     def due_s(self, interval_s: float, max_tokens: int) -> float | None:
         """When the next delta should go, 0 for at once; None while there is no text to send.
@@ -122,7 +125,7 @@ class ReplyStream:
         The first goes at once. Tokens without text (half a character, a held-back stop string) travel with the next
         text, for a reader can do nothing with them.
         """
-        if not self.prepared.stream or not self._new_text:
+        if not self.prepared.stream or not (self._new_text or self._new_calls):
             return None
         if self._sent_s is None or len(self._new_ids) >= max_tokens:
             return 0.0
@@ -130,11 +133,11 @@ class ReplyStream:
 
     def next_delta(self, now_s: float) -> DeltaPart:
         shown = () if self._logprobs is None else tuple(self._logprobs.next(self._characters, _LOGPROBS_A_DELTA))
-        part = DeltaPart(self._seq, self._new_text, tuple(self._new_ids), shown)
-        self._seq += 1
+        part = DeltaPart(self._new_text, tuple(self._new_ids), shown, tuple(self._new_calls))
         self._sent_s = now_s
         self._new_text = ""
         self._new_ids.clear()
+        self._new_calls.clear()
         return part
 
     @property
@@ -145,12 +148,29 @@ class ReplyStream:
     @property
     def started(self) -> bool:
         """Whether a reader has seen something of it."""
-        return self._seq > 0
+        return self._sent_s is not None or self.start.seq > 0
 
     def _add(self, piece: str) -> None:
-        if piece:
-            self._pieces.append(piece)
-            self._characters += len(piece)
-            told = min(self._told_characters, len(piece))
+        self._characters += len(piece)
+        if self._reader is None:
+            self._say(piece)
+            return
+        for part in self._reader.feed(piece):
+            if isinstance(part, CalledTool):
+                self._call(part)
+            else:
+                self._say(part)
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._pieces.append(text)
+            told = min(self._told_characters, len(text))
             self._told_characters -= told
-            self._new_text += piece[told:]
+            self._new_text += text[told:]
+
+    def _call(self, called: CalledTool) -> None:
+        place = len(self._calls)
+        call_id = called.call_id(self._request_id, self.prepared.sequence, place)
+        call = MadeCall(call_id, place, called.name, called.arguments)
+        self._calls.append(call)
+        self._new_calls.append(call)

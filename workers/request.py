@@ -7,7 +7,6 @@ Knows values and their owners. Does not decide anything. `Arrival` is made by in
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduling.plan import Chunk, Eviction
 from scheduling.priority import PriorityClass
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
@@ -16,8 +15,9 @@ from workers.detokenizer import Detokenizer
 from workers.ngram_lookup import NGramLookup
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
+from workers.timeline import Timeline
 
-__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Suspension", "Timeline"]
+__all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Moved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,85 +44,18 @@ class Arrival:
     """The body's own output limit, if it names one: the prior of the length prediction."""
     body_unread: bool = False
     """The body is too large to be parsed on the event loop: staging looks at it first."""
+    prompts: int = 1
+    choices: int = 1
+    """For each prompt; both as far as the body was read, and not checked yet."""
 
     @property
     def id(self) -> RecordId:
         return self.record.id
 
-
-@dataclass(slots=True)
-class Suspension:
-    """One preemption of a request, from the eviction to its first tokens after it."""
-
-    started_s: float
-    swapped: bool
-    computed_tokens: int
-    """When it was evicted."""
-    swap_s: float | None
-    """What swapping was estimated to take, out and in; None where it was no choice."""
-    recompute_s: float
-    """What computing again was estimated to take."""
-    resumed_s: float | None = None
-    recomputed_tokens: int = 0
-    """What was not there any more when it came back."""
-
-
-@dataclass(slots=True)
-class Timeline:
-    """When things happened to one request, in seconds of the worker's monotonic clock. None: not yet."""
-
-    arrived_s: float
-    staged_s: float | None = None
-    admitted_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    ended_s: float | None = None
-    suspensions: list[Suspension] = field(default_factory=list)
-    steps: int = 0
-    longest_gap_s: float = 0.0
-    """Between two tokens."""
-
     @property
-    def preemptions(self) -> int:
-        return len(self.suspensions)
-
-    @property
-    def suspended_s(self) -> float:
-        """In all, as far as it came back."""
-        return sum(
-            suspension.resumed_s - suspension.started_s
-            for suspension in self.suspensions
-            if suspension.resumed_s is not None
-        )
-
-    def token(self, now: float) -> float | None:
-        """Another output token; the time since the one before, None for the first."""
-        last_s, self.last_token_s = self.last_token_s, now
-        if last_s is None:
-            self.first_token_s = now
-            return None
-        gap_s = now - last_s
-        if gap_s > self.longest_gap_s:
-            self.longest_gap_s = gap_s
-        return gap_s
-
-    def token_s(self, output_tokens: int) -> float | None:
-        """The mean time of an output token after the first; None where there are fewer than two."""
-        if output_tokens < 2 or self.first_token_s is None or self.last_token_s is None:
-            return None
-        return (self.last_token_s - self.first_token_s) / (output_tokens - 1)
-
-    def suspend(self, eviction: Eviction, now: float) -> None:
-        self.suspensions.append(
-            Suspension(now, eviction.swapped, eviction.computed_tokens, eviction.swap_s, eviction.recompute_s)
-        )
-
-    def resume(self, chunk: Chunk, now: float) -> None:
-        """A step computes a part of it."""
-        if self.suspensions and self.suspensions[-1].resumed_s is None:
-            last = self.suspensions[-1]
-            last.resumed_s = now
-            last.recomputed_tokens = max(0, last.computed_tokens - chunk.start)
+    def sequences(self) -> int:
+        """Each is a row of the engine."""
+        return self.prompts * self.choices
 
 
 @dataclass(slots=True)
@@ -161,13 +94,23 @@ class FinishReason(Enum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    """Said by egress, which reads the answer's text: to the engine it is STOP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """It has not ended: it waits in another class from now on, as a record that is sent in the place of an answer."""
+
+    to: PriorityClass
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a request ended: with a finish reason, or with an error."""
+    """How a sequence left the engine: with a finish reason; or as its whole request does, with an error or into another
+    class."""
 
-    reason: FinishReason | RequestError
+    reason: FinishReason | RequestError | Moved
     timeline: Timeline
     prompt_tokens: int
     output_tokens: int

@@ -13,7 +13,7 @@ from workers import metric_conventions as conventions
 from workers.ingress import Refusal
 from workers.metric_store import MetricStore
 from workers.prompt import RequestKind
-from workers.request import Arrival, Ending
+from workers.request import Arrival, Ending, Moved
 from workers.tenant_labels import TenantLabels
 from workers.terminal_writer import Settled
 
@@ -24,6 +24,7 @@ OPERATION_NAMES = {RequestKind.CHAT: "chat", RequestKind.COMPLETION: "text_compl
 _SYSTEM = "kafka"
 _COMPLETED = "completed"
 _REFUSED = "refused"
+_MOVED = "moved"
 _NOBODY = ""
 _MANY_ATTEMPTS = 3
 
@@ -50,13 +51,18 @@ class RequestMetrics:
         add, observe = self._store.add, self._store.observe
         add(conventions.SENT_MESSAGES, 1, _SYSTEM, "send", topic)
         observe(conventions.OPERATION_DURATION, settled.acknowledged_s - settled.sent_s, _SYSTEM, "send", topic)
-        if topic == self._dead_letters:
-            add(ours.DEAD_LETTERS, 1, label)
+        letters = sum(record.topic == self._dead_letters for record in (terminal.reply, *terminal.beside))
+        if letters:
+            add(ours.DEAD_LETTERS, letters, label)
         publication = terminal.publication
         if publication is None:
             add(ours.REQUESTS, 1, label, _NOBODY, _REFUSED)
             return
         assert publication.ending is not None, f"{publication.arrival.id} is settled and has not ended"
+        if isinstance(publication.ending.reason, Moved):
+            tenant = self._tenants.of(publication.arrival.tenant)
+            add(ours.REQUESTS, 1, label, tenant, _MOVED)
+            return
         kind = RequestKind.CHAT if publication.prepared is None else publication.prepared.kind
         self._ended(publication.arrival, kind, publication.ending, settled.acknowledged_s)
         add(ours.ATTEMPTS, 1, label, _attempt_label(terminal.reply))
@@ -96,7 +102,7 @@ class RequestMetrics:
             observe(ours.SUSPENDED_TIME, timeline.suspended_s, label)
         if timeline.first_token_s is not None:
             self._first_token(timeline.first_token_s - arrival.arrived_s, label, generation)
-        if (token_s := timeline.token_s(ending.output_tokens)) is not None:
+        if (token_s := timeline.token_s) is not None:
             observe(conventions.TIME_PER_OUTPUT_TOKEN, token_s, *generation)
 
     def _first_token(self, ttft_s: float, label: str, generation: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ before: so who asks after a row says whose it should be.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from workers.engine_messages import Revoked
 from workers.request import Arrival, EngineRequest
@@ -59,6 +59,20 @@ class RequestTable:
     def arrival(self, row: int) -> Arrival:
         return self._arrivals[row]
 
+    def knows(self, row: int) -> bool:
+        """Whether the row is some request's that has not ended."""
+        return row in self._arrivals
+
+    @property
+    def arrivals(self) -> Mapping[int, Arrival]:
+        """By row; a view, which stays true."""
+        return self._arrivals
+
+    @property
+    def begun(self) -> Collection[int]:
+        """Rows that are staged or run; a view."""
+        return self._staged.keys()
+
     def holds(self, row: int, arrival: Arrival) -> bool:
         """Whether the row is this arrival's. It may have ended, and even be another request's."""
         return self._arrivals.get(row) is arrival
@@ -70,11 +84,19 @@ class RequestTable:
             if first is not None:
                 yield first
 
+    def every_staged(self) -> Iterator[EngineRequest]:
+        """Those that are staged or run."""
+        return iter(self._staged.values())
+
     # --- partitions that are gone ---------------------------------------------------------------------------------
 
     def revoke(self, assignment: Revoked) -> None:
         """Its rows are to be dropped: `next_revoked` names them."""
         self._dropping.extend(self._by_assignment.pop(assignment, {}).items())
+
+    def revoked(self, arrival: Arrival) -> bool:
+        """Whether the partition of an arrival that has not ended is gone: its rows are about to be dropped."""
+        return _assignment(arrival) not in self._by_assignment
 
     @property
     def dropping(self) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvcache.statistics import KVCacheStatistics
-from scheduling.batch import BatchStatistics
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.length import LengthStatistics
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState

@@ -32,7 +32,7 @@ class SequenceInput:
     """Tokens that may follow, computed behind `token_ids` to see whether they would have been drawn. The blocks cover
     them too; `sampling` is given."""
     history: Sequence[int] = ()
-    """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties."""
+    """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties or a grammar."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import torch
 
+from workers.attention.backend import AttentionKind
 from workers.attention.cpu import CpuAttentionKind
+from workers.attention.flash import FlashAttentionKind, flash_for
 from workers.attention.reference import ReferenceAttention
 from workers.decoder.family import DecoderShape, describe
 from workers.decoder.runner import DecoderRunner, read_config
@@ -29,10 +31,23 @@ def load_runner(
     *,
     kv_bytes: int | None = None,
     max_context_tokens: int | None = None,
+    tensor_parallel: int = 1,
     on_progress: OnProgress = lambda _line: None,
 ) -> PagedRunner:
     """The fastest runner that serves the model here. Raises `ModelError` and `kvcache.sizing.PoolSizeError`."""
+    if tensor_parallel > 1:
+        # Here and not above, as below.
+        from workers.parallel_runner import load_parallel
+
+        parallel = load_parallel(
+            files, placement, tensor_parallel, kv_bytes=kv_bytes, max_context_tokens=max_context_tokens
+        )
+        on_progress(
+            f"Runner: transformers' own code over {tensor_parallel} ranks, on {parallel.attention_name} attention"
+        )
+        return parallel
     library = _kernels(placement, on_progress)
+    flash = _flash(placement, on_progress)
     shape = describe(read_config(files))
     runner: PagedRunner
     if isinstance(shape, DecoderShape):
@@ -41,6 +56,7 @@ def load_runner(
             shape,
             placement,
             library=library,
+            flash=flash,
             torch_products=placement.dtype == torch.bfloat16 and computes_bf16(placement.device),
             kv_bytes=kv_bytes,
             max_context_tokens=max_context_tokens,
@@ -57,7 +73,7 @@ def load_runner(
             placement,
             kv_bytes=kv_bytes,
             max_context_tokens=max_context_tokens,
-            attention=ReferenceAttention if library is None else CpuAttentionKind(library, placement.threads),
+            attention=flash or _plain(library, placement),
             on_progress=on_progress,
         )
         on_progress(f"Runner: transformers' own code ({shape.reason}), on {runner.attention_name} attention")
@@ -72,3 +88,17 @@ def _kernels(placement: Placement, on_progress: OnProgress) -> NativeLibrary | N
         on_progress(f"No compiled CPU kernels, so torch computes everything, several times slower: {library.reason}")
         return None
     return library
+
+
+def _flash(placement: Placement, on_progress: OnProgress) -> FlashAttentionKind | None:
+    if placement.device.type != "cuda":
+        return None
+    chosen = flash_for(placement)
+    if isinstance(chosen, str):
+        on_progress(f"No flash-attention, so torch's own serves, several times slower: {chosen}")
+        return None
+    return chosen
+
+
+def _plain(library: NativeLibrary | None, placement: Placement) -> AttentionKind:
+    return ReferenceAttention if library is None else CpuAttentionKind(library, placement.threads)

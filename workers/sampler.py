@@ -1,7 +1,7 @@
 """Draw the next tokens of a whole batch.
 
 Knows logits, sampling parameters and output positions. Does not know models, sequences or requests; penalties and
-biases are `workers.logit_edits`.
+biases are `workers.logit_edits`, grammars `workers.grammar_masks`.
 
 **Randomness is counter-based**: the number behind a draw is a hash of (seed, output position) and nothing else, so a
 request gets the same text whatever shares its batch, after a preemption, and in its next attempt on another worker.
@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from workers.grammar_masks import GrammarMasks
 from workers.logit_edits import edit_logits
 from workers.logprobs import ModelLogprobs
 from workers.sampling import SamplingParams, TokenLogprobs
@@ -55,6 +56,8 @@ class SampledTokens:
     """One a row; none at all if some row is not finite."""
     not_finite: tuple[int, ...]
     """Rows whose logits hold a NaN, or no finite largest value. Single −inf are fine: tokens that can't be."""
+    grammar_broken: tuple[int, ...] = ()
+    """Rows whose grammar can't be followed; then no row has a token."""
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     """Of the rows that ask for them."""
 
@@ -64,6 +67,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0)
+        self._masks = GrammarMasks()
 
     def sample(
         self,
@@ -74,15 +78,18 @@ class Sampler:
     ) -> SampledTokens:
         """`logits` [rows, vocabulary] of any float format; `positions`: each row's output position.
 
-        `histories`: each row's tokens so far, prompt and output; only rows with penalties need theirs. Rows whose
-        parameters edit logits have them changed in place.
+        `histories`: each row's tokens so far, prompt and output; only rows with penalties or a grammar need theirs.
+        Rows whose parameters edit logits have them changed in place.
         """
+        histories = histories or [()] * len(params)
+        distributions = ModelLogprobs(logits, params)
+        if broken := self._masks.apply(logits, params, positions, histories):
+            return SampledTokens((), (), grammar_broken=broken)
         largest, tokens = logits.max(dim=-1)
         not_finite = (~largest.isfinite()).nonzero().flatten().tolist()
         if not_finite:
             return SampledTokens((), tuple(not_finite))
-        distributions = ModelLogprobs(logits, params)
-        if edited := edit_logits(logits, params, positions, histories or [()] * len(params)):
+        if edited := edit_logits(logits, params, positions, histories):
             rows = torch.tensor(edited, device=logits.device)
             largest[rows], tokens[rows] = logits[rows].max(dim=-1)
         drawing = [row for row, wish in enumerate(params) if not wish.greedy]
@@ -93,7 +100,7 @@ class Sampler:
             wishes = [params[row] for row in drawing]
             u = torch.from_numpy(uniforms([wish.seed for wish in wishes], [positions[row] for row in drawing]))
             tokens[rows] = _draw(self._weights(logits, largest, wishes), u.to(logits.device), wishes)
-        return SampledTokens(tuple(tokens.tolist()), (), distributions.of(tokens))
+        return SampledTokens(tuple(tokens.tolist()), (), logprobs=distributions.of(tokens))
 
     def _weights(self, logits: torch.Tensor, largest: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
         """[rows, vocabulary] in the buffer: probabilities but for a factor, the largest being 1."""

@@ -4,7 +4,11 @@ Knows the parameters and their neutral values. Does not draw (`workers.sampler`)
 sent (`topics.messages` refuses what is out of range, in the client's words).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workers.grammar import Grammar  # with it comes a library that few need
 
 __all__ = ["GREEDY", "SamplingParams", "TokenLogprobs"]
 
@@ -28,6 +32,8 @@ class SamplingParams:
     min_tokens: int = 0
     """Before so many are out, none of `end_token_ids` is chosen."""
     end_token_ids: tuple[int, ...] = ()
+    grammar: "Grammar | None" = field(default=None, compare=False)
+    """What the answer may look like; None: anything."""
     logprobs: int | None = None
     """The drawn token's log probability is wanted, and those of so many of the most likely ones; None: nothing."""
 

@@ -153,9 +153,12 @@ class Simulation:
         engine: EngineModel,
         policy: Policy,
         slos: Callable[[PriorityClass], Slo] = lambda _: Slo(),
+        on_preempted: Callable[[ArrivingRequest, float], None] = lambda _request, _now: None,
     ) -> None:
+        """`on_preempted(request, now)` is told of each suspension for somebody else."""
         self._engine = engine
         self._slos = slos
+        self._on_preempted = on_preempted
         self._index = Index(capacity=max(1, len(requests)), cost=engine.cost)
         if engine.make_kv is None:
             self._kv = self._own_kv(policy.strict_classes)
@@ -288,8 +291,10 @@ class Simulation:
 
     def _run(self, plan: StepPlan) -> None:
         records, recorder = self._records, self._recorder
-        for row in plan.preempted:
-            recorder.preempted(records[row])
+        for eviction in plan.evictions:
+            recorder.preempted(records[eviction.row])
+            if eviction.row != eviction.for_row:
+                self._on_preempted(records[eviction.row].request, self._now)
         for row in plan.admitted:
             recorder.admitted(records[row], self._now)
         prefill = decode = context = 0

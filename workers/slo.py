@@ -35,7 +35,7 @@ def objectives(slo: Slo | None, arrival: Arrival, ending: Ending) -> dict[str, b
         met["ttft"] = first_s is not None and first_s - arrival.arrived_s <= slo.ttft_s
     if slo.e2e_s is not None:
         met["e2e"] = error is None and ended_s - arrival.arrived_s <= slo.e2e_s
-    if (token_s := timeline.token_s(ending.output_tokens)) is not None:
+    if (token_s := timeline.token_s) is not None:
         if slo.tpot_s is not None:
             met["tpot"] = token_s <= slo.tpot_s
         if slo.gap_s is not None:

@@ -10,7 +10,7 @@ long as it takes to read the weights, and further rows are almost free.
 
 **Exact.** A row's token is what would have been drawn there anyway: greedy, or by (seed, position) alone. Guesses count
 as far as they agree, so an answer is the same with and without. Requests whose logits depend on what was said before
-(penalties, biases, end tokens that are barred) or that want log probabilities are left alone.
+(penalties, biases, a grammar, end tokens that are barred) or that want log probabilities are left alone.
 
 **When.** A step of D sequences that takes T makes D tokens. A further row costs c and gives a token with probability p,
 so it pays while p > c · D ÷ T: the right side is the measured model of the step (`scheduling.step_time`), the left side
@@ -155,4 +155,5 @@ class Speculation:
 
 def _verifiable(request: SpeculatedRequest) -> bool:
     sampling = request.sampling
-    return not sampling.edits_logits(request.output_position) and sampling.logprobs is None
+    free = sampling.grammar is None and sampling.logprobs is None
+    return free and not sampling.edits_logits(request.output_position)

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workers.errors import NoMemoryForSequence, NotFiniteLogits, OutOfMemory
+from workers.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits, OutOfMemory
 from workers.runner import ModelRunner, SequenceInput
 from workers.sampling import TokenLogprobs
 
@@ -55,7 +55,7 @@ class SplitForward:
     def step(self, sequences: Sequence[SequenceInput]) -> StepTokens:
         """Compute all of it.
 
-        Raises `NotFiniteLogits`, `NoMemoryForSequence`.
+        Raises `NotFiniteLogits`, `GrammarBroken`, `NoMemoryForSequence`.
         """
         if self._most_tokens is None:
             try:
@@ -76,6 +76,8 @@ class SplitForward:
                 sampled = self._runner.step([piece for _, piece in pieces])
             except NotFiniteLogits as fault:
                 raise NotFiniteLogits([pieces[row][0] for row in fault.sequences], fault.blocks) from fault
+            except GrammarBroken as fault:
+                raise GrammarBroken([pieces[row][0] for row in fault.sequences]) from fault
             except OutOfMemory as fault:
                 self._cut(_tokens([piece for _, piece in pieces]), fault, first_sequence=place)
                 continue

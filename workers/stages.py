@@ -4,7 +4,8 @@ Knows which of a timeline's moments bound which stage. Does not know who reads i
 """
 
 from topics.stage_times import StageTimes
-from workers.request import Arrival, Timeline
+from workers.request import Arrival
+from workers.timeline import Timeline
 from workers.wall_clock import WallClock
 
 __all__ = ["stage_times"]
@@ -18,7 +19,8 @@ def stage_times(arrival: Arrival, timeline: Timeline, clock: WallClock) -> Stage
     ingress_s = max(0.0, read_ms - stamped_ms) / 1000 if stamped_ms >= 0 else None
     durations: list[float] = []
     since_s = arrived_s
-    for until_s in (timeline.staged_s, timeline.admitted_s, timeline.first_token_s, timeline.last_token_s):
+    turn_s = timeline.admitted_s if timeline.chosen_s is None else timeline.chosen_s
+    for until_s in (turn_s, timeline.admitted_s, timeline.first_token_s, timeline.last_token_s):
         stage_end_s = ended_s if until_s is None else until_s
         if stage_end_s is not None:
             durations.append(stage_end_s - since_s)
@@ -27,4 +29,4 @@ def stage_times(arrival: Arrival, timeline: Timeline, clock: WallClock) -> Stage
         since_s = until_s
     reached = dict(zip(("queue", "slot", "prefill", "decode"), durations, strict=False))
     suspended_s = timeline.suspended_s if timeline.suspensions else None
-    return StageTimes(ingress=ingress_s, suspended=suspended_s, **reached)
+    return StageTimes(ingress=ingress_s, suspended=suspended_s, suspensions=timeline.preemptions, **reached)

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 class StageJob:
     row: int
     arrival: Arrival
+    sequence: int = 0
+    """Of those that the arrival asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,13 @@ class Staging:
 
     def __init__(
         self,
-        prepare: Callable[[Arrival], PreparedRequest],
+        prepare: Callable[[Arrival, int], PreparedRequest],
         deliver: Callable[[Staged | Refused], None],
         on_broken: Callable[[BaseException], None],
         hasher: BlockHasher | None = None,
     ) -> None:
-        """`prepare` raises `RequestError` for what the client got wrong; `deliver` must not block. Without `hasher`
-        nothing is named, and so nothing found in the prefix cache.
+        """`prepare` makes a sequence of an arrival and raises `RequestError` for what the client got wrong; `deliver`
+        must not block. Without `hasher` nothing is named, and so nothing found in the prefix cache.
 
         `on_broken` is called from the thread when it ends by an error: nothing will be staged any more.
         """
@@ -102,7 +104,7 @@ class Staging:
 
     def _stage(self, job: StageJob) -> Staged | Refused:
         try:
-            prepared = self._prepare(job.arrival)
+            prepared = self._prepare(job.arrival, job.sequence)
             names: list[int] = []
             if self._hasher is not None:
                 names = self._hasher.names(prepared.prompt_token_ids, job.arrival.tenant)
@@ -113,5 +115,5 @@ class Staging:
             raise
         except BaseException:
             # A panic of the tokenizer (Rust) is no Exception. One request's surprise must not stop all others.
-            log.exception("staging %s failed", job.arrival.id)
+            log.exception("staging %s failed", job.arrival.id, extra={"traceparent": job.arrival.headers.traceparent})
             return Refused(job, RequestError.internal("Preparing the prompt failed."))

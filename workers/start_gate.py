@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from topics.record import RecordId
 from workers.request import Arrival
-from workers.staging import Refused, Staged
+from workers.staging import Refused, Staged, StageJob
 
 __all__ = ["StartGate", "arrival_key"]
 
@@ -21,8 +21,13 @@ def arrival_key(arrival: Arrival) -> ArrivalKey:
     return arrival.id, arrival.epoch
 
 
+def _job_key(job: StageJob) -> tuple[RecordId, int, int]:
+    """One of its sequences."""
+    return (*arrival_key(job.arrival), job.sequence)
+
+
 class StartGate:
-    """`staged` is the staging thread's, `begun` the event loop's. Bounded by what is handed out to be staged."""
+    """`staged` is the staging thread's, the others are the event loop's. Bounded by what is handed out to be staged."""
 
     def __init__(self, first: Callable[[Staged | Refused], None], again: Callable[[Staged | Refused], None]) -> None:
         """`first` takes a request that is run for the first time, `again` one that was run before; on either thread.
@@ -30,27 +35,36 @@ class StartGate:
         self._first = first
         self._again = again
         self._lock = threading.Lock()
-        self._staged: dict[ArrivalKey, Staged | Refused] = {}
-        self._begun: dict[ArrivalKey, int] = {}
+        self._staged: dict[tuple[RecordId, int, int], Staged | Refused] = {}
+        self._begun: dict[tuple[RecordId, int, int], int | None] = {}
+        """The attempt; None: it has ended, and its prompt is dropped when it comes."""
 
     def staged(self, message: Staged | Refused) -> None:
-        key = arrival_key(message.job.arrival)
+        key = _job_key(message.job)
         with self._lock:
-            attempt = self._begun.pop(key, None)
-            if attempt is None:
+            if key not in self._begun:
                 self._staged[key] = message
                 return
-        self._let_in(message, attempt)
+            attempt = self._begun.pop(key)
+        if attempt is not None:
+            self._let_in(message, attempt)
 
-    def begun(self, arrival: Arrival, attempt: int) -> None:
-        """The attempt is acknowledged."""
-        key = arrival_key(arrival)
+    def begun(self, job: StageJob, attempt: int) -> None:
+        """The attempt that the sequence is a part of is acknowledged."""
+        key = _job_key(job)
         with self._lock:
             message = self._staged.pop(key, None)
             if message is None:
                 self._begun[key] = attempt
                 return
         self._let_in(message, attempt)
+
+    def dropped(self, job: StageJob) -> None:
+        """The request has ended before it was begun: the sequence never goes in."""
+        key = _job_key(job)
+        with self._lock:
+            if self._staged.pop(key, None) is None:
+                self._begun[key] = None
 
     def _let_in(self, message: Staged | Refused, attempt: int) -> None:
         if attempt == 1:

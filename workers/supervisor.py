@@ -52,20 +52,24 @@ async def supervise(
     serve_arguments: Sequence[str],
     *,
     health_file: Path | None = None,
+    listen: str | None = None,
     metrics_port: int | None = None,
     command: Sequence[str] = SERVE,
 ) -> int:
     """Run `command --device D …` for each device until SIGTERM or SIGINT; the worst exit code.
 
     A worker that a signal ended counts as 128 + its number, as in a shell. Each worker has a health file of its own,
-    FILE.DEVICE: one that is stuck must not hide behind the others. The first's metrics are on `metrics_port`, the next
-    one's on the port after it.
+    FILE.DEVICE: one that is stuck must not hide behind the others. The first one's health is told on `listen`
+    (HOST:PORT) and its metrics on `metrics_port`, the next one's on the ports after them.
     """
     with _signals() as orders, _lifeline() as lifeline:
         async with asyncio.TaskGroup() as group:
             workers = []
             for number, device in enumerate(devices):
                 own = [*command, "--device", device, "--ends-with", str(lifeline), *serve_arguments]
+                if listen is not None:
+                    host, _, port = listen.rpartition(":")
+                    own += ["--listen", f"{host}:{int(port) + number if int(port) else 0}"]
                 if health_file is not None:
                     own += ["--health-file", f"{health_file}.{device.replace(':', '-')}"]
                 if metrics_port is not None:

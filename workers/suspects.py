@@ -77,13 +77,17 @@ class Suspects:
         self._running = arrival_key(arrival)
         return arrival
 
+    def withdraw(self, key: ArrivalKey) -> None:
+        """It has ended before it might begin; it keeps its other places until it leaves."""
+        self._held = {priority: each for priority, each in self._held.items() if arrival_key(each) != key}
+
     def leave(self, key: ArrivalKey) -> None:
         """It has ended, or is suspected no more, or its partition is another's; wherever it is."""
         if self._running == key:
             self._running = None
         self._giving_up.discard(key)
         self._in_engine = {priority: each for priority, each in self._in_engine.items() if each != key}
-        self._held = {priority: each for priority, each in self._held.items() if arrival_key(each) != key}
+        self.withdraw(key)
 
     def forget(self, topic: str, partition: int) -> None:
         """Those that wait for the engine, of a partition that is another's now."""

@@ -61,12 +61,17 @@ def resource(service_name: str) -> "Resource":
 def tracer_provider(*processors: "SpanProcessor", service_name: str = "headrace") -> "TracerProvider":
     """A provider of its own (no process-wide global). `shutdown()` it: that flushes what is not exported yet.
 
-    `service_name` holds where the environment names none. The default sampler honours the producer's sampling flag.
+    `service_name` holds where the environment names none. The default sampler honours the producer's sampling flag;
+    what is marked to be kept is kept all the same (`workers.trace_identity`).
     """
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=resource(service_name))
+    from workers.trace_identity import DerivedIds, KeepsFaults
+
+    provider = TracerProvider(resource=resource(service_name), id_generator=DerivedIds())
+    # The sampler that the environment configures, by default that of the parent; but faults are kept.
+    provider.sampler = KeepsFaults(provider.sampler)
     for processor in processors:
         provider.add_span_processor(processor)
     if otlp_is_wanted("TRACES") and (exporter := otlp_span_exporter()) is not None:

@@ -47,9 +47,10 @@ class TransformersRunner(PagedRunner):
         *,
         kv_bytes: int | None = None,
         attention: AttentionKind = ReferenceAttention,
+        ranks: int = 1,
     ) -> None:
         """`kv_bytes`: memory of the pool; a share of what is free where None. `attention`: used if it can serve the
-        model's heads, else the reference is.
+        model's heads, else the reference is. `ranks`: over which `model` is divided.
 
         Raises `UnsupportedModel`, or `kvcache.sizing.PoolSizeError`.
         """
@@ -60,7 +61,7 @@ class TransformersRunner(PagedRunner):
         check = _SelfCheck(model, limits)
         asked = _asked_of_attention(model)
         heads = AttentionHeads(asked.layers, asked.heads, asked.kv_heads, asked.head_dim)
-        super().__init__(heads, limits, placement, serving_attention(heads, attention), kv_bytes)
+        super().__init__(heads, limits, placement, serving_attention(heads, attention), kv_bytes, ranks)
         check.compare(self)
 
     @classmethod
@@ -73,14 +74,17 @@ class TransformersRunner(PagedRunner):
         max_context_tokens: int | None = None,
         attention: AttentionKind = ReferenceAttention,
         on_progress: Callable[[str], None] = lambda _line: None,
+        ranks: int = 1,
     ) -> "TransformersRunner":
-        """Load the weights and lay out the pool. `max_context_tokens` lowers the model's own limit.
+        """Load the weights and lay out the pool. `max_context_tokens` lowers the model's own limit. `ranks`: so many
+        processes of a torch.distributed group do the same, and each holds a part.
 
         Raises `ModelError` and `kvcache.sizing.PoolSizeError`.
         """
         on_progress(f"Loading {files.name} on {placement}")
         limits = files.limits.at_most(max_context_tokens)
-        return cls(load_weights(files, placement), limits, placement, kv_bytes=kv_bytes, attention=attention)
+        model = load_weights(files, placement, ranks)
+        return cls(model, limits, placement, kv_bytes=kv_bytes, attention=attention, ranks=ranks)
 
     def _forward(self, step: PackedStep) -> torch.Tensor:
         rows = self._to_device(step.rows)

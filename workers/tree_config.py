@@ -37,7 +37,7 @@ def parse_tree(document: Mapping[str, Any], capacity_units_s: float) -> TreeConf
 def _prepare(kind: type, document: object, place: str) -> dict[str, Any]:
     """Names checked, labels and rates read; types are the adapter's."""
     if not isinstance(document, Mapping):
-        raise TreeError(f"{place}: a mapping of settings is expected, and it is {document!r}")
+        raise TreeError(f"{place}: a mapping of settings is expected, and it is {type(document).__name__}")
     known = {field.name for field in fields(kind)}
     prepared: dict[str, Any] = {}
     for name, value in document.items():

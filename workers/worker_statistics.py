@@ -9,7 +9,7 @@ from scheduling.priority import PriorityClass
 from topics.consumer import ConsumerStatistics
 from topics.record_producer import ProducerStatistics
 from topics.transactional_replies import TransactionStatistics
-from workers.engine import EngineStatistics
+from workers.engine_statistics import EngineStatistics
 from workers.ingress import IngressStatistics
 from workers.residency import ClassResidency
 

@@ -14,17 +14,20 @@ from contextlib import suppress
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo
 from topics.consumer import PartitionEpoch
+from topics.replies import OutboundRecord
 from workers import metric_catalogue as ours
 from workers import metric_compat as theirs
 from workers.delivery_metrics import read_delivery
 from workers.engine_metrics import EngineMetrics
 from workers.engine_observer import EngineObserver
+from workers.gpu_metrics import gpu_metrics
 from workers.ingress import Refusal
 from workers.metric_compat import declared
 from workers.metric_export import MetricExport
 from workers.metric_store import MetricStore, Reading
 from workers.rates import TenantThroughput
-from workers.request import Arrival
+from workers.reporter import Reporter
+from workers.request import Arrival, Moved
 from workers.request_metrics import RequestMetrics
 from workers.slo import SloTracker
 from workers.telemetry_config import TelemetryConfig
@@ -51,12 +54,19 @@ class WorkerTelemetry:
         max_sequences: int,
         slos: Mapping[PriorityClass, Slo],
         known_tenants: list[str],
+        gpu_uuid: str | None,
         topics: ReplyTopics,
         statistics: Callable[[], WorkerStatistics],
+        reporter: Reporter,
+        publish: Callable[[OutboundRecord], None],
     ) -> None:
-        """`observer`: the engine's; None: telemetry is off. `known_tenants` get series of their own before others."""
+        """`observer`: the engine's; None: telemetry is off. `known_tenants` get series of their own before others.
+        `publish` is called with `reporter`'s record once a second."""
         self._config = config
         self._on = observer is not None
+        self._observer = observer
+        self._reporter = reporter
+        self._publish = publish
         self._statistics = statistics
         self._deltas_topic = topics.deltas
         self._latest: WorkerStatistics | None = None
@@ -72,6 +82,9 @@ class WorkerTelemetry:
         if observer is not None:
             self._engine = EngineMetrics(observer, self._tenants, model, max_sequences)
             self.store.read_from(self._engine.read)
+        gpu = gpu_metrics(gpu_uuid) if self._on and gpu_uuid is not None else None
+        if gpu is not None:
+            self.store.read_from(gpu.read)
         self.store.read_from(self._read)
         self.export = MetricExport(self.store, host=config.metrics_host, port=config.metrics_port if self._on else None)
 
@@ -109,6 +122,8 @@ class WorkerTelemetry:
         self._latest = statistics = self._statistics()
         if self._engine is not None:
             self._engine.look(now, statistics.engine)
+        if self._observer is not None and (snapshot := self._observer.snapshot) is not None:
+            self._publish(self._reporter.record(now, snapshot, statistics.engine))
         active = {tenant for tenants in self._live.values() for tenant, count in tenants.items() if count > 0}
         self._throughput.look(max(elapsed_s, 1e-3), active)
 
@@ -118,6 +133,7 @@ class WorkerTelemetry:
         if self._on:
             place = PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch)
             self._live.setdefault(place, Counter())[self._tenants.of(arrival.tenant)] += 1
+            self._reporter.arrived(arrival)
 
     def refused(self, refusal: Refusal) -> None:
         if self._on:
@@ -129,9 +145,11 @@ class WorkerTelemetry:
             tenant = self._tenants.of(arrival.tenant)
             self.store.add(ours.GENERATED, count, arrival.origin_class.label, tenant)
             self._throughput.add(tenant, count)
+            self._reporter.tokens(arrival, count)
 
     def revoked(self, partition: PartitionEpoch) -> None:
         self._live.pop(partition, None)
+        self._reporter.revoked(partition)
 
     def settled(self, settled: Settled) -> dict[str, bool]:
         """A terminal reply is on the broker. Returns the request's objectives, and whether it met them."""
@@ -141,11 +159,13 @@ class WorkerTelemetry:
         publication = settled.terminal.publication
         if publication is not None:
             assert publication.ending is not None
-            met = self._slos.record(publication.arrival, publication.ending, settled.acknowledged_s)
+            if not isinstance(publication.ending.reason, Moved):
+                met = self._slos.record(publication.arrival, publication.ending, settled.acknowledged_s)
             tenants = self._live.get(settled.terminal.partition)
             if tenants is not None:
                 tenants[self._tenants.of(publication.arrival.tenant)] -= 1
         self._requests.settled(settled, met)
+        self._reporter.settled(settled, met)
         return met
 
     # --- a reading ------------------------------------------------------------------------------------------------

@@ -194,13 +194,13 @@ class Crew:
     # --- requests -------------------------------------------------------------------------------------------------
 
     async def send(self, count: int, *, tokens: int = 12, deadly: Collection[int] = ()) -> None:
-        """Completions of 1 to `tokens` tokens, every second one streamed. `deadly`: places among them of requests that
+        """Completions of 1 to `tokens` tokens, half of them streamed. `deadly`: places among them of requests that
         end the process that runs them, where its hook is for that."""
         first = len(self.sent)
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap_servers) as producer:
             under_way = []
             for number in range(first, first + count):
-                stream = number % 2 == 0
+                stream = number // 2 % 2 == 0  # in both partitions
                 kills = number - first in deadly
                 prompt = [100 + number % 7, DEADLY if kills else 101, 102 + number % 11]
                 body = {"prompt": prompt, "max_tokens": 1 + number % tokens}

@@ -8,6 +8,7 @@ has imported, before its worker is built.
     decode          in a step that only decodes
     open            in a transaction: its replies are acknowledged, its offsets not yet in it
     before-end      in a transaction: its offsets are in it, it has not ended
+    delta           in mid-stream: a delta is about to be sent
     deadly          in a step that a request takes part in whose prompt says so
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from topics import aiokafka_fencing, transactional_replies
 from topics.replies import OutboundRecord, ReplyContext
-from workers import worker as worker_module
+from workers import computing, egress
 from workers.runner import SequenceInput
 
 __all__ = ["DEADLY", "Hook", "install", "mutate"]
@@ -53,15 +54,23 @@ def install(hook: Hook, model: Any) -> Any:
     """The model to serve; for some places it is wrapped."""
     match hook.place:
         case "staging":
-            prepare = worker_module.prepare
+            prepare = computing.prepare
 
             def staging(*arguments: Any) -> Any:
                 hook.visit()
                 return prepare(*arguments)
 
-            worker_module.prepare = staging
+            computing.prepare = staging
         case "prefill" | "decode" | "deadly":
             return replace(model, runner=_Runner(model.runner, hook))
+        case "delta":
+            send_delta = egress.Egress._send_delta
+
+            def sending(*arguments: Any, **options: Any) -> None:
+                hook.visit()
+                send_delta(*arguments, **options)
+
+            egress.Egress._send_delta = sending  # type: ignore[method-assign]
         case "open":
             send_all = transactional_replies.TransactionalReplies._send_all
 

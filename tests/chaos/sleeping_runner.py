@@ -62,6 +62,8 @@ class _Model:
     rates: LinearStepTime
     swap: None
     summary: str
+    group: None = None
+    gpu_uuid: None = None
 
 
 def sleeping_model() -> Any:

@@ -188,4 +188,4 @@ async def poisoned(workers: Crew, *, deadly: Sequence[int], requests: int) -> li
 
 async def without_the_marker(workers: Crew) -> list[str]:
     """A mutation: what an owner says of a stream when it wakes up counts beside what the next one says."""
-    return await stopped_and_woken(workers, place="decode", stops=2, mutation="no-marker")
+    return await stopped_and_woken(workers, place="delta", stops=1, mutation="no-marker")

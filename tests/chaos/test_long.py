@@ -58,8 +58,8 @@ CASES = {
         at_least=Counter({"deadly": 5}),
     ),
     "stopped in mid-stream, 20 times": Case(
-        lambda workers, _: stopped_and_woken(workers, place="decode", stops=sized(20)),
-        at_least=Counter({"decode": sized(20)}),
+        lambda workers, _: stopped_and_woken(workers, place="delta", stops=sized(20)),
+        at_least=Counter({"delta": sized(20)}),
     ),
     "stopped before the offsets, 20 times": Case(
         lambda workers, _: stopped_and_woken(workers, place="open", stops=sized(20)),

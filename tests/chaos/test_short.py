@@ -36,7 +36,7 @@ STORIES: dict[str, Callable[[Crew], Awaitable[list[str]]]] = {
     "kills": lambda workers: killed_again_and_again(workers, kills=5, requests=500),
     "stopped before the offsets": lambda workers: stopped_and_woken(workers, place="open", stops=1),
     "stopped before the end": lambda workers: stopped_and_woken(workers, place="before-end", stops=1),
-    "stopped in mid-stream": lambda workers: stopped_and_woken(workers, place="decode", stops=1),
+    "stopped in mid-stream": lambda workers: stopped_and_woken(workers, place="delta", stops=1),
     "poisoned": lambda workers: poisoned(workers, deadly=[40, 41], requests=200),
     "no marker": without_the_marker,
     "unstable": read_past_open_transactions,
@@ -68,7 +68,7 @@ def test_workers_killed_at_every_place_lose_no_answer_and_give_none_twice(ends: 
     [
         ("stopped before the offsets", "open"),
         ("stopped before the end", "before-end"),
-        ("stopped in mid-stream", "decode"),
+        ("stopped in mid-stream", "delta"),
     ],
 )
 def test_an_owner_that_wakes_up_after_its_partitions_were_given_away_answers_nothing_twice(

@@ -77,12 +77,12 @@ _BODIES = [
     _answered(
         "unknown role",
         _chat(messages=[{"role": "robot", "content": "hi"}]),
-        *(400, "messages.0.role", "invalid_value", "must be 'system', 'developer', 'user' or 'assistant'"),
+        *(400, "messages.0.role", "invalid_value", "must be 'system', 'developer', 'user', 'assistant' or 'tool'"),
     ),
     _answered(
         "null content",
         _chat(messages=[{"role": "user", "content": None}]),
-        *(400, "messages.0.content", "invalid_value", "must be a string or a list of text parts"),
+        *(400, "messages.0", "invalid_value", "must have a content: add it"),
     ),
     _answered("unknown field", _chat(temprature=1), 400, "temprature", "unknown_parameter", "remove it"),
 ]
@@ -119,17 +119,24 @@ _SAMPLING = [
     _answered("temperature high", _chat(temperature=2.5), 400, "temperature", "invalid_value", "at most 2.*not 2.5"),
     _answered("temperature low", _chat(temperature=-1), 400, "temperature", "invalid_value", "at least 0.*not -1"),
     _answered("top_p zero", _chat(top_p=0), 400, "top_p", "invalid_value", "greater than 0"),
+    _answered(
+        "a schema that can't be held",
+        _chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {"not": {}}}}),
+        *(
+            400,
+            "response_format.json_schema.schema",
+            "invalid_schema",
+            r'can\'t be held: Unimplemented keys: \["not"\]',
+        ),
+    ),
+    _answered("too many answers", _chat(n=129), 400, "n", "invalid_value", "at most 128, not 129"),
     _answered("empty stop", _chat(stop=["x", ""]), 400, "stop.1", "invalid_value", "must not be empty"),
 ]
 
 _UNSUPPORTED = [
     _answered(f"{name} asked for", _chat(**{field: value}), 400, field, "unsupported_parameter", "not supported yet:")
     for name, field, value in [
-        ("tools", "tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("json mode", "response_format", {"type": "json_object"}),
-        ("json schema", "response_format", {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}),
         ("audio", "audio", {"voice": "alloy", "format": "wav"}),
-        ("several answers", "n", 2),
         ("web search", "web_search_options", {}),
     ]
 ] + [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tests.integration.sleeping_workers import SleepingWorkers
 from topics.local_broker import LocalBroker
 
 
@@ -32,6 +33,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaHandle]:
 def topic_prefix() -> str:
     """A prefix for topics, groups and transactional ids that no other test has."""
     return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def workers(kafka: KafkaHandle, topic_prefix: str) -> SleepingWorkers:
+    """Workers in this process whose model only sleeps."""
+    return SleepingWorkers(kafka.bootstrap_servers, topic_prefix)
 
 
 async def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "read_uncommitted") -> list[Any]:

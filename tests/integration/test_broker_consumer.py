@@ -106,7 +106,7 @@ async def join(settings: KafkaSettings, topic: str) -> AsyncIterator[NewMember]:
 
 
 async def committed(consumer: ClassConsumer, topic: str, partition: int = 0) -> int | None:
-    offset: int | None = await consumer._consumer.committed(TopicPartition(topic, partition))
+    offset: int | None = await consumer._current.now.committed(TopicPartition(topic, partition))
     return offset
 
 
@@ -363,13 +363,13 @@ async def test_a_task_that_is_ended_from_outside_is_no_orderly_end(
     member = Member(settings, topic)
     await member.consumer.start()
     await member.consumer.wait_assigned()
-    assert member.consumer.healthy
+    assert member.consumer.unhealthy is None
     (running,) = [each for each in asyncio.all_tasks() if each.get_name() == f"{task}-{topic}"]
     running.cancel()
     async with asyncio.timeout(5.0):
         with pytest.raises(RuntimeError, match=f"{task}-{topic}.*from outside"):
             await member.consumer.wait_closed()
-    assert not member.consumer.healthy
+    assert member.consumer.unhealthy is not None
     with pytest.raises(RuntimeError, match="from outside"):
         await member.consumer.stop()
     assert len(asyncio.all_tasks()) == 1
@@ -409,7 +409,7 @@ async def test_a_fault_that_every_new_consumer_meets_is_met_slowly_and_forgotten
         assert "replaced after" in str(member.consumer.unhealthy)
     await member.received_at_least(1)
     assert asyncio.get_running_loop().time() - second_s >= 1.0
-    while not member.consumer.healthy:  # noqa: ASYNC110
+    while member.consumer.unhealthy is not None:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -63,18 +64,32 @@ async def test_a_tombstone_of_an_aborted_transaction_says_that_the_attempt_came_
 ) -> None:
     record, note = RecordId(catalogue.requests("p1"), 0, 3), AttemptNote(attempt=1, begun_ms=5)
     await asyncio.gather(*journal.write([(record, note)]))
-    tombstone = journal.tombstone(record)
+    tombstone = journal.tombstone(record, 1)
     async with AIOKafkaProducer(
         bootstrap_servers=settings.bootstrap_servers, transactional_id=catalogue.prefix
     ) as producer:
         await producer.begin_transaction()
-        await producer.send_and_wait(tombstone.topic, None, key=tombstone.key, partition=tombstone.partition)
+        await producer.send_and_wait(
+            tombstone.topic, None, key=tombstone.key, partition=tombstone.partition, headers=list(tombstone.headers)
+        )
         # Open: another class's transaction must hold nobody up.
         await journal.adopt(record.topic, 0, None)
         await producer.abort_transaction()
     found = journal.prior(record)
     assert found == PriorAttempts(note, ended=True)
     assert found.crashes == 0
+
+
+async def test_an_owner_that_wakes_up_says_nothing_of_the_next_ones_attempt(
+    journal: ProgressJournal, catalogue: Catalogue
+) -> None:
+    record, first = RecordId(catalogue.requests("p1"), 0, 3), AttemptNote(attempt=1, begun_ms=5)
+    second = first.next()
+    await asyncio.gather(*journal.write([(record, first), (record, second), (record, replace(first, running=False))]))
+    late = journal.tombstone(record, 1)
+    await journal._producer.submit(late)
+    await journal.adopt(record.topic, 0, None)
+    assert journal.prior(record) == PriorAttempts(second, ended=False)
 
 
 async def test_notes_of_what_is_complete_are_taken_away(

@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.fixture
 async def catalogue(kafka: KafkaHandle, topic_prefix: str) -> Catalogue:
     catalogue = Catalogue(topic_prefix, request_partitions=2, reply_partitions=2)
-    used = (catalogue.requests("p1"), catalogue.requests("p3"), catalogue.replies, catalogue.jobs)
+    used = (catalogue.requests("p1"), catalogue.requests("p3"), catalogue.replies, catalogue.deltas, catalogue.jobs)
     async with KafkaAdmin(KafkaSettings(kafka.bootstrap_servers)) as admin:
         await create_topics(admin, [spec for spec in catalogue.specs() if spec.name in used], replication_factor=1)
     return catalogue
@@ -54,7 +54,7 @@ async def output(*words: str | Path) -> str:
 
 
 @pytest.mark.usefixtures("workers")
-@pytest.mark.parametrize("name", ["aiokafka_client.py", "confluent_client.py"])
+@pytest.mark.parametrize("name", ["aiokafka_client.py", "confluent_client.py", "python_client.py"])
 async def test_a_client_prints_its_answer(name: str, kafka: KafkaHandle, topic_prefix: str) -> None:
     printed = await output(sys.executable, EXAMPLES / name, kafka.bootstrap_servers, "hello", topic_prefix)
     assert printed == "You said hello.\n"

@@ -3,8 +3,9 @@ from random import Random
 import pytest
 
 from kvcache.growth import Growing, worst_need
-from kvcache.manager import PEAK_HALF_LIFE_S, KVCacheManager
+from kvcache.manager import KVCacheManager
 from kvcache.partitions import DEFAULT_SHARES, Part, PartitionError, Share, divide
+from kvcache.reserves import PEAK_HALF_LIFE_S
 
 
 def test_reserves_over_the_whole_are_refused_with_the_sum() -> None:

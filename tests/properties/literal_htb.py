@@ -323,7 +323,8 @@ class LiteralHtb:
                 continue
             lender = self._lender(node)
             if node.strict.fill(now) >= -1e-9 and lender is not None:
-                return node, lender, node.strict, []
+                owes_little = node.own.fill(now) >= -node.own.burst
+                return node, 0 if owes_little else lender, node.strict, []
         return None
 
     def _lender(self, node: LiteralNode) -> int | None:

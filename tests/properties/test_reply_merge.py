@@ -55,7 +55,7 @@ def test_the_text_is_told_once_and_whole(run: tuple[str, list[Reply]], final_at:
             told += "".join(delta.text for delta in merge.take_deltas())
             assert text.startswith(told)
     told += "".join(delta.text for delta in merge.take_deltas())
-    assert told + merge.rest(merge.answer()) == text
+    assert told + "".join(delta.text for delta in merge.rest(merge.answer())) == text
 
 
 @st.composite

@@ -39,6 +39,7 @@ class PlainDiscipline:
         """Charged less refunded, over all rows."""
         self.next_time: float | None = None
         self.order = tuple(PriorityClass)
+        self.over_their_rate: set[PriorityClass] = set()
 
     def enqueue(self, row: int, now: float) -> None:
         self.queues[self.index.service_of(row)].append(row)
@@ -92,6 +93,9 @@ class PlainDiscipline:
 
     def cancel(self, row: int, now: float) -> None:
         self.queues[self.index.service_of(row)].remove(row)
+
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return priority in self.over_their_rate
 
     def next_event(self, now: float) -> float | None:
         return self.next_time

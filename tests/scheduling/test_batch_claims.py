@@ -61,6 +61,33 @@ def test_a_pick_that_lacks_blocks_is_admitted_with_all_or_nothing() -> None:
     assert head in rig.drain()[1].admitted
 
 
+def test_a_row_lacks_room_from_its_turn_on() -> None:
+    rig = Rig(blocks=25, block_size=4, context_tokens=100)
+    rig.add_staged(P2, prompt=60, answer=2)
+    rig.step()
+    assert rig.scheduler.take_chosen() == [], "it had room at once"
+    head = rig.add_staged(P2, prompt=44, answer=2)
+    rig.add_staged(P2, prompt=4, answer=1)
+    rig.step()
+    assert rig.scheduler.take_chosen() == [head], "the one behind it had no turn"
+    rig.step()
+    assert rig.scheduler.take_chosen() == [], "told once"
+
+
+def test_a_row_that_is_picked_without_tokens_lacks_room_only_when_it_has_them() -> None:
+    rig = Rig(blocks=25, block_size=4, context_tokens=100)
+    rig.add_staged(P2, prompt=60, answer=4)
+    rig.step()
+    unready = rig.add(P2)
+    rig.step()
+    assert rig.state(unready) is RequestState.CLAIMED
+    assert rig.scheduler.take_chosen() == []
+    rig.scheduler.to_stage(rig.now)
+    rig.stage(unready, prompt=44, answer=2)
+    rig.step()
+    assert rig.scheduler.take_chosen() == [unready]
+
+
 def test_predicted_growth_counts_at_admission() -> None:
     rig = Rig(blocks=25, block_size=4, context_tokens=100)
     first = rig.add_staged(P2, prompt=8, answer=60)

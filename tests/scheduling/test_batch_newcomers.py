@@ -113,6 +113,28 @@ def test_slots_have_reserves_and_ceilings_as_blocks_have() -> None:
     assert (plan.admitted, plan.preempted) == ((online,), (background[2],))
 
 
+def test_a_borrower_goes_before_a_less_urgent_class_that_is_under_its_rate() -> None:
+    rig, (p2, p3) = filled(P2, P3, parts={P1: Part(8, 11)})
+    rig.qdisc.over_their_rate = {P2}
+    newcomer = rig.add_staged(P1, prompt=16, answer=1)
+    assert rig.step().preempted == (p2,)
+    assert newcomer in rig.produced
+    assert rig.state(p3) is RequestState.DECODE
+
+
+def test_to_a_strict_newcomer_rank_alone_counts() -> None:
+    rig, (_, p3) = filled(P2, P3, parts={P1: Part(8, 11)})
+    rig.qdisc.over_their_rate = {P2}
+    rig.add_staged(P0, prompt=16, answer=1)
+    assert rig.step().preempted == (p3,)
+
+
+def test_who_is_under_its_rate_gives_way_where_no_borrower_can() -> None:
+    rig, (_, p3) = filled(P2, P3, parts={P1: Part(8, 11)})
+    rig.add_staged(P1, prompt=16, answer=1)
+    assert rig.step().preempted == (p3,)
+
+
 def test_the_one_with_the_most_slack_goes_first() -> None:
     rules = PreemptionRules(slos={P1: Slo(e2e_s=30.0)})
     rig = Rig(blocks=11, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
@@ -122,7 +144,7 @@ def test_the_one_with_the_most_slack_goes_first() -> None:
     rig.now += 5
     late = rig.add_staged(P1, prompt=16, answer=20)
     rig.step()
-    rig.add_staged(P0, prompt=8, answer=1)
+    rig.add_staged(P0, prompt=16, answer=1)
     assert rig.step().preempted == (late,)
     assert rig.state(early) is RequestState.DECODE
 

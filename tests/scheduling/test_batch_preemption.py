@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduling.preemption_rules import PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
 from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
@@ -28,6 +29,18 @@ def first_preemption(rig: Rig) -> tuple[int, ...]:
 
 def test_the_least_urgent_class_makes_room() -> None:
     rig, (p3, _, _) = full_rig(P3, P2, P1, answer=16)
+    assert first_preemption(rig) == (p3,)
+
+
+def test_a_borrower_makes_room_before_a_less_urgent_class_that_is_under_its_rate() -> None:
+    rig, (_, p2, _) = full_rig(P3, P2, P1, answer=16)
+    rig.qdisc.over_their_rate = {P2}
+    assert first_preemption(rig) == (p2,)
+
+
+def test_growth_never_takes_from_a_more_urgent_class() -> None:
+    rig, (_, p3) = full_rig(P1, P3, answer=8)
+    rig.qdisc.over_their_rate = {P1}
     assert first_preemption(rig) == (p3,)
 
 
@@ -143,3 +156,37 @@ def test_equal_requests_that_outgrow_the_pool_all_end(sequences: int) -> None:
     plans = rig.drain(steps=2000)
     assert {rig.state(row) for row in rows} == {RequestState.FINISHED}
     assert sum(len(plan.preempted) for plan in plans) > 0
+
+
+# --- room for an urgent prompt that nobody has to give up -------------------------------------------------------------
+
+
+def crowd_of_p3(preemptible: set[PriorityClass]) -> Rig:
+    """As many as the pool of 32 blocks lets in, of four blocks each at last."""
+    rules = PreemptionRules(preemptible=frozenset(preemptible))
+    rig = Rig(
+        blocks=32,
+        block_size=4,
+        max_sequences=16,
+        step_tokens=200,
+        staged_rows=32,
+        preemption=rules,
+        strict_prompt_tokens=24,
+    )
+    for _ in range(12):
+        rig.add_staged(P3, prompt=15, answer=1)
+        rig.schedule()
+    return rig
+
+
+def test_blocks_that_nobody_may_be_evicted_from_are_left_free_for_an_urgent_prompt() -> None:
+    rig = crowd_of_p3(preemptible={P0, P1, P2})
+    assert rig.kv.free_blocks >= 6
+    urgent = rig.add_staged(P0, prompt=24, answer=1)
+    plan = rig.step()
+    assert urgent in plan.admitted
+    assert not plan.evictions
+
+
+def test_blocks_that_somebody_may_be_evicted_from_need_not_be_left_free() -> None:
+    assert crowd_of_p3(preemptible=set(PriorityClass)).kv.free_blocks < 6

@@ -6,6 +6,7 @@ import pytest
 
 from scheduling.default_tree import default_tree
 from scheduling.index import Index
+from scheduling.ledger import Cause
 from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.qdisc import Room
@@ -105,6 +106,17 @@ def test_what_is_borrowed_is_told_with_its_lender() -> None:
     assert {(bucket.node, bucket.bucket) for bucket in told.buckets} >= {("group", "rate"), ("p2", "rate")}
 
 
+def test_a_class_is_over_its_rate_until_it_has_earned_what_it_ran() -> None:
+    index = Index()
+    qdisc = make_qdisc("htb", index, tree(of(P1, rate=Rate(share=0.5)), of(P2, rate=Rate(share=0.5)), initial_fill=0.0))
+    qdisc.enqueue(add(index, flood(P1)[0]), 0.0)
+    assert not qdisc.over_rate(P1, 0.0)
+    assert qdisc.dequeue(0.0) is not None
+    assert qdisc.over_rate(P1, 0.1)
+    assert not qdisc.over_rate(P2, 0.1)
+    assert not qdisc.over_rate(P1, 0.2), "a request of 100 at 500 a second"
+
+
 # --- strict and prio --------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +134,27 @@ def test_a_blocked_strict_class_is_passed_over() -> None:
     qdisc.enqueue(other, 0.0)
     assert qdisc.dequeue(0.0, Room(1 << P0)) == other
     assert qdisc.dequeue(0.0) == urgent
+
+
+@pytest.mark.parametrize(("overrun", "borrowed"), [(1_050, 0), (1_150, 100)])
+def test_strict_runs_on_its_own_rate_until_that_owes_a_burst(overrun: int, borrowed: int) -> None:
+    """Else a class had its strict limit on top of its rate, and broke the rates of others."""
+    index = Index()
+    classes = of(P0, rate=Rate(share=0.5), strict_limit=Rate(share=0.1)), of(P3, rate=Rate(share=0.5))
+    qdisc = make_qdisc("htb", index, tree(*classes, initial_fill=0.0))
+    for job in flood(P0, 3):
+        qdisc.enqueue(add(index, job), 0.0)
+    first = qdisc.dequeue(0.0)
+    ordinary = qdisc.dequeue(0.5)
+    assert first is not None
+    assert ordinary is not None
+    assert [qdisc.reason(first), qdisc.reason(ordinary)] == ["strict", "own rate"]
+    # Of the overrun its own rate has earned all but half of its burst of 100 by then, or all but one and a half.
+    qdisc.charge(ordinary, overrun, 0.5, Cause.PREEMPTION)
+    third = qdisc.dequeue(2.5)
+    assert third is not None
+    assert qdisc.reason(third) == "strict"
+    assert qdisc.statistics().by_class[P0].borrowed_cost == borrowed
 
 
 def test_a_lower_prio_borrows_first() -> None:

@@ -148,8 +148,14 @@ class Recorder:
         self.told.append(("restore", cost))
         self.queued.append(row)
 
+    def over_rate(self, priority: PriorityClass, now: float) -> bool:
+        return False
+
     def borrowed_cost(self, priority: PriorityClass) -> int:
         return 0
+
+    def reason(self, grant: str) -> str:
+        return grant
 
     def tree(self, now: float) -> None:
         return None

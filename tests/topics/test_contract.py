@@ -135,7 +135,7 @@ def test_a_request_that_a_worker_takes_is_one_by_the_contract(body: dict[str, An
 @pytest.mark.parametrize(
     "change",
     [
-        {"n": 2},
+        {"n": 0},
         {"temperature": 3},
         {"unknown": 1},
         {"messages": []},

@@ -103,3 +103,24 @@ def test_a_place_is_not_taken_for_a_map_nor_a_map_for_a_place() -> None:
     assert map_place(encode_map_within(0, [CompletedRun(2, 3)])) is None
     with pytest.raises(UnreadableMapError):
         map_in_text(0, text)
+
+
+RECORDED = {
+    "h1l3YpQwAFBQoAUJ8G": (100, [CompletedRun(105, 110), CompletedRun(120, 120), CompletedRun(200, 999)]),
+    "h1oscowgGqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqKg==": (
+        1_000,
+        [CompletedRun(offset, offset) for offset in range(1_002, 1_400, 2)],
+    ),
+}
+"""As release 0.1.0 wrote them: a worker of this release goes on where one of that release stopped, and beside it."""
+
+
+@pytest.mark.parametrize("text", RECORDED)
+def test_what_an_earlier_release_committed_is_read(text: str) -> None:
+    base, runs = RECORDED[text]
+    assert map_in_text(base, text) == tuple(runs)
+
+
+def test_what_a_later_release_may_commit_is_unreadable_and_no_map() -> None:
+    with pytest.raises(UnreadableMapError):
+        map_in_text(100, "h2l3YpQwAFBQoAUJ8G")

@@ -38,7 +38,7 @@ def told(*replies: Reply) -> list[str]:
         merge.take(reply, float(now_s))
         pieces += [piece.text for piece in merge.take_deltas()]
     assert merge.complete
-    return [*pieces, merge.rest(merge.answer())]
+    return [*pieces, "".join(delta.text for delta in merge.rest(merge.answer()))]
 
 
 def test_deltas_go_out_as_they_come_and_the_final_ends_the_stream() -> None:
@@ -50,7 +50,7 @@ def test_deltas_go_out_as_they_come_and_the_final_ends_the_stream() -> None:
     merge.take(final("Rivers run."), 4.0)
     assert merge.take_deltas() == [StreamDelta("run.", (7,))]
     answer = merge.answer()
-    assert merge.rest(answer) == ""
+    assert merge.rest(answer) == []
     assert (answer.text, answer.finish_reason) == ("Rivers run.", "stop")
     assert (answer.sent_s, answer.first_delta_s, answer.ended_s) == (1.0, 2.0, 4.0)
 

@@ -11,12 +11,19 @@ def test_it_is_written_as_server_timing_in_milliseconds_and_read_back() -> None:
     assert StageTimes.decode_header(stages.encode().encode()) == stages
 
 
+def test_suspensions_are_counted() -> None:
+    stages = StageTimes(queue=1.0, suspended=2.5, suspensions=3)
+    assert stages.encode() == "queue;dur=1000.0, suspended;dur=2500.0;desc=3"
+    assert StageTimes.decode_header(stages.encode().encode()) == stages
+
+
 @pytest.mark.parametrize(
     ("value", "read"),
     [
         (b"", StageTimes()),
         (b'queue;desc="x";dur=5, unknown;dur=1, db', StageTimes(queue=0.005)),
         (b"queue;dur=fast", None),
+        (b"suspended;dur=1;desc=often", None),
         (b"\xff", None),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from topics.errors import RequestError
 from topics.messages import ChatCompletionRequest, CompletionRequest
-from topics.validation import parse_request
+from topics.validation import asked_sequences, parse_request
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -32,11 +32,6 @@ def test_messages_make_a_chat_and_prompt_a_completion() -> None:
 
 
 NEUTRAL: dict[str, list[Any]] = {
-    "n": [1, None],
-    "response_format": [{"type": "text"}, None],
-    "tools": [[], None],
-    "tool_choice": ["none", None],
-    "parallel_tool_calls": [True, False],
     "functions": [[], None],
     "modalities": [["text"]],
     "best_of": [1],
@@ -54,10 +49,6 @@ def test_a_value_that_changes_nothing_is_accepted(field: str, values: list[Any])
 
 
 UNSUPPORTED: dict[str, list[Any]] = {
-    "n": [2, 0, True, "1"],
-    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, "text"],
-    "tools": [[{"type": "function"}]],
-    "tool_choice": ["auto", "required", {"type": "function"}],
     "functions": [[{}]],
     "function_call": ["auto"],
     "audio": [{"voice": "alloy"}, {}],
@@ -86,6 +77,19 @@ def part(**fields: Any) -> dict[str, Any]:
     return chat(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, fields]}])
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+JSON = {"type": "json_object"}
+
+
+def named_schema(name: str) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": {}}}
+
+
+def choice(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 def message(**fields: Any) -> dict[str, Any]:
     return chat(messages=[*MESSAGES, {"role": "user", "content": "x"} | fields])
 
@@ -101,13 +105,16 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("messages is text", chat(messages="hi"), "messages", "must be a list"),
     ("too many messages", chat(messages=MESSAGES * 4097), "messages", "at most 4096 entries"),
     ("a message is text", chat(messages=["hi"]), "messages.0", "must be an object"),
-    ("unknown role", message(role="robot"), "messages.1.role", "'system', 'developer', 'user' or 'assistant'"),
-    ("tool role", message(role="tool"), "messages.1.role", "must be"),
+    ("unknown role", message(role="robot"), "messages.1.role", "'developer', 'user', 'assistant' or 'tool'"),
+    ("tool without call", message(role="tool"), "messages.1", "must have a tool_call_id"),
+    ("a call that is none's", message(tool_call_id="c"), "messages.1", "must have a tool_call_id if its role is tool"),
     ("role is a number", message(role=1), "messages.1.role", "must be"),
-    ("null content", message(content=None), "messages.1.content", "string or a list of text parts"),
+    ("null content", message(content=None), "messages.1", "must have a content"),
+    ("number content", message(content=5), "messages.1.content", "string or a list of text parts"),
     ("no parts", message(content=[]), "messages.1.content", "must not be empty"),
     ("name", message(name="bob"), "messages.1.name", "not supported yet"),
-    ("tool calls", message(tool_calls=[{}]), "messages.1.tool_calls", "not supported yet"),
+    ("empty tool call", message(tool_calls=[{}]), "messages.1.tool_calls.0.id", "is required"),
+    ("a user calls", message(tool_calls=[CALL]), "messages.1", "only an assistant's message"),
     ("unknown in message", message(mood="x"), "messages.1.mood", "not a known field: remove it"),
     ("image", part(type="image_url", image_url={}), "messages.0.content.1.type", "other modalities"),
     ("part without text", part(type="text"), "messages.0.content.1.text", "is required"),
@@ -155,9 +162,25 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("unknown field", chat(temprature=1), "temprature", "not a known field: remove it"),
     ("empty prompt", {"model": "m", "prompt": ""}, "prompt", "must not be empty"),
     ("no ids", {"model": "m", "prompt": []}, "prompt", "must not be empty"),
-    ("two prompts", {"model": "m", "prompt": ["a", "b"]}, "prompt", "one by one"),
-    ("two lists of ids", {"model": "m", "prompt": [[1], [2]]}, "prompt", "one by one"),
-    ("prompt is null", {"model": "m", "prompt": None}, "prompt", "one string or one list"),
+    ("an empty prompt of two", {"model": "m", "prompt": ["a", ""]}, "prompt.1", "must not be empty"),
+    ("text among lists of ids", {"model": "m", "prompt": [[1], "a"]}, "prompt.1", "must be a list"),
+    ("prompt is null", {"model": "m", "prompt": None}, "prompt", "a string, a list of strings"),
+    ("tools of a completion", {"model": "m", "prompt": "x", "tools": [TOOL]}, "tools", "send messages"),
+    ("n 0", chat(n=0), "n", "at least 1, not 0"),
+    ("n true", chat(n=True), "n", "whole number"),
+    ("n large", chat(n=129), "n", "at most 128"),
+    ("many answers", {"prompt": ["a"] * 100, "n": 100}, "n", "is 10000, the most is 2048"),
+    ("format of no kind", chat(response_format={"type": "yaml"}), "response_format", "must have a 'type' of"),
+    ("format is text", chat(response_format="text"), "response_format", "must"),
+    ("schema without", chat(response_format={"type": "json_schema"}), "response_format.json_schema", "is required"),
+    ("schema's name", chat(response_format=named_schema("a b")), "response_format.json_schema.name", "letters, digits"),
+    ("tool without function", chat(tools=[{"type": "function"}]), "tools.0.function", "is required"),
+    ("two tools of a name", chat(tools=[TOOL, TOOL]), "tools", "two functions of one name"),
+    ("choice without tools", chat(tool_choice="auto"), "tool_choice", "only allowed with tools"),
+    ("choice of none", chat(tools=[TOOL], tool_choice="some"), "tool_choice", "'none', 'auto' or 'required'"),
+    ("unknown choice", chat(tools=[TOOL], tool_choice=choice("g")), "tool_choice.function.name", "none of the tools"),
+    ("tools and format", chat(tools=[TOOL], response_format=JSON), "response_format", "does not go with tools"),
+    ("format and ignore_eos", chat(response_format=JSON, ignore_eos=True), "ignore_eos", "does not go with"),
     ("negative id", {"model": "m", "prompt": [1, -1]}, "prompt.1", "at least 0, not -1"),
     ("id is text", {"model": "m", "prompt": [1, "a"]}, "prompt.1", "whole number"),
     ("chat field", {"model": "m", "prompt": "x", "max_completion_tokens": 1}, "max_completion_tokens", "not a known"),
@@ -183,9 +206,9 @@ def test_a_long_field_name_is_cut() -> None:
 
 
 def test_the_body_is_left_as_it_was() -> None:
-    body = chat(n=1, messages=[{"role": "user", "content": "x", "name": None}])
+    body = chat(best_of=1, messages=[{"role": "user", "content": "x", "name": None}])
     parse_request(body)
-    assert body == chat(n=1, messages=[{"role": "user", "content": "x", "name": None}])
+    assert body == chat(best_of=1, messages=[{"role": "user", "content": "x", "name": None}])
 
 
 # --- log probabilities ------------------------------------------------------------------------------------------------
@@ -217,3 +240,32 @@ def test_log_probabilities_that_cannot_be_given_are_refused(body: dict[str, Any]
     with pytest.raises(RequestError, match=says) as caught:
         parse_request(body)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "sequences"),
+    [
+        ({"messages": MESSAGES}, (1, 1)),
+        ({"messages": MESSAGES, "n": 3}, (1, 3)),
+        ({"prompt": [5, 6, 7]}, (1, 1)),
+        ({"prompt": ["a", "b"], "n": 2}, (2, 2)),
+        ({"prompt": [[5], [6, 7]]}, (2, 1)),
+        ({"prompt": ["a"] * 100, "n": 100}, (1, 1)),
+        ({"prompt": [], "n": "2"}, (1, 1)),
+    ],
+)
+def test_what_a_body_asks_for_is_counted_before_it_is_checked(
+    fields: dict[str, Any], sequences: tuple[int, int]
+) -> None:
+    assert asked_sequences(fields) == sequences
+
+
+def test_a_conversation_with_tools_is_accepted() -> None:
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "4"},
+    ]
+    request = parse_request(chat(messages=messages, tools=[TOOL], tool_choice=choice("f"), parallel_tool_calls=False))
+    assert isinstance(request, ChatCompletionRequest)
+    assert [message.text for message in request.messages] == ["hi", "", "4"]

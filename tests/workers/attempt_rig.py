@@ -6,6 +6,7 @@ from typing import Any
 
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.record import RecordId
+from topics.record_producer import ProducerStoppedError
 from topics.replies import OutboundRecord
 from workers.attempts import Attempts
 from workers.request import Arrival
@@ -20,6 +21,7 @@ class Journal:
         self.written: list[tuple[RecordId, AttemptNote]] = []
         self.open: list[asyncio.Future[RecordId]] = []
         self.acknowledges = True
+        self.stopped = False
         self.room = asyncio.Event()
         self.room.set()
 
@@ -41,6 +43,8 @@ class Journal:
         self.left = {record: prior for record, prior in self.left.items() if record[:2] != (topic, partition)}
 
     def write(self, notes: Iterable[tuple[RecordId, AttemptNote]]) -> list[asyncio.Future[RecordId]]:
+        if self.stopped:
+            raise ProducerStoppedError
         futures = []
         for record, note in notes:
             self.written.append((record, note))
@@ -55,8 +59,8 @@ class Journal:
             future.set_result(RecordId("progress", 0, 0))
         self.open.clear()
 
-    def tombstone(self, record: RecordId) -> OutboundRecord:
-        return OutboundRecord("progress", 0, str(record).encode(), None)
+    def tombstone(self, record: RecordId, attempt: int) -> OutboundRecord:
+        return OutboundRecord("progress", 0, str(record).encode(), None, (("attempt", b"%d" % attempt),))
 
 
 class AttemptRig:
@@ -64,11 +68,13 @@ class AttemptRig:
         self.journal = Journal()
         self.now_s = 0.0
         self.full = False
+        self.certain = True
         self.queued: list[Arrival] = []
         self.staging: list[StageJob] = []
         self.let_in: list[Staged | Refused] = []
         self.going_on: list[Staged] = []
         self.given_up: list[Arrival] = []
+        self.broken: list[BaseException] = []
         journal: Any = self.journal
         self.attempts = Attempts(
             journal,
@@ -77,16 +83,13 @@ class AttemptRig:
             let_in=self.let_in.append,
             go_on=self.going_on.append,
             give_up=lambda arrival, _: self.given_up.append(arrival),
-            on_broken=self._broken,
+            on_broken=self.broken.append,
             call_soon=lambda call: call(),
             full=lambda _: self.full,
+            certain=lambda _: self.certain,
             wall_ms=lambda: int(self.now_s * 1000),
             monotonic_s=lambda: self.now_s,
         )
-
-    @staticmethod
-    def _broken(error: BaseException) -> None:
-        raise error
 
     async def acknowledged(self) -> None:
         """Let the callbacks of acknowledgements run."""

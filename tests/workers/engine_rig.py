@@ -59,6 +59,8 @@ class Rig:
     logprobs: int | None = None
     refuse: dict[str, RequestError] = field(default_factory=dict)
     """Request ids that staging refuses."""
+    sequences: dict[str, int] = field(default_factory=dict)
+    """Of requests whose body ingress did not read."""
     wrap: Callable[[ModelRunner], ModelRunner] = lambda runner: runner
     """What the engine gets in the place of the simulated runner."""
     published: dict[str, list[int]] = field(default_factory=dict)
@@ -111,13 +113,16 @@ class Rig:
         priority: PriorityClass = PriorityClass.P1,
         tenant: str = "t",
         partition: int = 0,
+        job_id: str | None = None,
+        timestamp_ms: int = 0,
         hard_deadline_s: float | None = None,
+        choices: int = 1,
     ) -> Arrival:
         place = RecordId(f"inference.{priority.label}", partition, len(self.prompts))
         arrival = Arrival(
-            record=InboundRecord(place, 0, None, b"{}", ()),
+            record=InboundRecord(place, timestamp_ms, None, b"{}", ()),
             epoch=1,
-            headers=RequestHeaders(request_id=request_id),
+            headers=RequestHeaders(request_id=request_id, job_id=job_id),
             origin_class=priority,
             service_class=priority,
             tenant=tenant,
@@ -127,6 +132,7 @@ class Rig:
             hard_deadline_s=hard_deadline_s,
             body_bytes=4 * prompt,
             max_tokens=output,
+            choices=choices,
         )
         self.prompts[request_id] = (prompt, output)
         self.inbox.put(arrival)
@@ -153,6 +159,8 @@ class Rig:
     def take(self) -> None:
         for publication in self.outbox.take_all():
             request_id = publication.arrival.headers.request_id
+            if publication.prepared is not None and publication.prepared.sequences > 1:
+                request_id = f"{request_id}/{publication.prepared.sequence}"
             self.published.setdefault(request_id, []).extend(publication.token_ids)
             self.logprobs_of.setdefault(request_id, []).extend(publication.logprobs)
             self.texts[request_id] = self.texts.get(request_id, "") + (publication.text or "")
@@ -178,11 +186,14 @@ class Rig:
             model="m",
             created_s=0,
             prompt_token_ids=tuple(range(prompt)),
-            sampling=SamplingParams(seed=len(request_id), logprobs=self.logprobs),
+            sampling=SamplingParams(seed=len(request_id) + job.sequence, logprobs=self.logprobs),
             max_output_tokens=output,
             eos_token_ids=frozenset({EOS}),
             stop=self.stop,
             stream=True,
             include_usage=False,
+            sequence=job.sequence,
+            sequences=self.sequences.get(request_id, job.arrival.sequences),
+            choices=self.sequences.get(request_id, job.arrival.choices),
         )
         self.inbox.put(Staged(job, prepared))

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -23,16 +24,22 @@ from workers.engine_messages import Revoked
 from workers.kv_config import KVConfig, PreemptionConfig
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Timeline
+from workers.recorded_steps import RecordingRunner
+from workers.request import Arrival
 from workers.runner import ModelRunner
 from workers.sampling import SamplingParams
 from workers.scheduling_config import SchedulingConfig
 from workers.simulated_runner import VirtualClock
-from workers.speculation import VerifyingRunner
 from workers.staging import Staged, StageJob
 from workers.swap_space import BlockSwapper, SwapPool
+from workers.timeline import Timeline
 
 REVOKED_PARTITION = 1
+SMALL_POOL = 14
+"""Blocks: far too few for eight requests."""
+LARGE_POOL = 200
+OFTEN = 1.2
+"""Evictions a turn."""
 SHARED_TOKENS = 32
 P0, P1, P2, P3 = PriorityClass
 Said = dict[str, tuple[list[int], str]]
@@ -142,7 +149,7 @@ class Crowd:
             kv_config=KVConfig(prefix_cache=prefix_cache),
             preemption=PreemptionConfig(mode=mode, budget=100_000),
             swap=swap,
-            runner=_SmallPool(runner, blocks),
+            runner=RecordingRunner(runner, self.clock, num_blocks=blocks),
             rates=LinearStepTime(0.01, 0.001, 0.001, 0.0),
             max_rows=1_000,
             context_tokens=80,
@@ -255,15 +262,40 @@ class Crowd:
                 seen.histogram["shared prefix"] += 1
 
 
-class _SmallPool:
-    """A runner that says it has fewer blocks than it has."""
+def said_undisturbed(runner: ModelRunner, storage: KVStorage, wishes: Sequence[Wish]) -> Said:
+    alone = Crowd(runner, storage, wishes, blocks=LARGE_POOL, mode=PreemptionMode.NONE, prefix_cache=False)
+    said = alone.run()
+    assert not alone.seen.preempted
+    return said
 
-    def __init__(self, runner: ModelRunner, blocks: int) -> None:
-        self._runner = runner
-        self.num_blocks = blocks
-        self.limits = runner.limits
-        self.block_size = runner.block_size
-        self.step = runner.step
-        self.take_logprobs = runner.take_logprobs
-        if isinstance(runner, VerifyingRunner):
-            self.take_accepted = runner.take_accepted
+
+def check_disturbed(
+    runner: ModelRunner,
+    storage: KVStorage,
+    wishes: Sequence[Wish],
+    said: Said,
+    mode: PreemptionMode,
+    kinds: set[str],
+    **swapping: Any,
+) -> None:
+    """The same crowd in a small pool says the same, although most of it is suspended; `kinds` happen often."""
+    disturbed = Crowd(runner, storage, wishes, blocks=SMALL_POOL, mode=mode, evictions_a_turn=OFTEN, **swapping)
+    assert disturbed.run() == said
+    histogram = disturbed.seen.histogram
+    print(mode.value, len(disturbed.seen.preempted), "preempted:", dict(histogram))
+    assert len(disturbed.seen.preempted) >= 150
+    for kind in {"mid-prefill", "mid-decode", "shared prefix"} | kinds:
+        assert histogram[kind] >= 30, f"{kind}: {histogram}"
+
+
+def said_with_a_spoiled_block(runner: ModelRunner, storage: KVStorage, wishes: Sequence[Wish]) -> Said:
+    return Crowd(
+        runner,
+        storage,
+        wishes,
+        blocks=SMALL_POOL,
+        mode=PreemptionMode.SWAP,
+        swap_places=LARGE_POOL,
+        evictions_a_turn=OFTEN,
+        make_swapper=CorruptingSwapper,
+    ).run()

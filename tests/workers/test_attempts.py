@@ -1,6 +1,7 @@
 """Who may begin, what is noted of whom, who is suspected and who is given up; over a journal in memory."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import Rig
 from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.record_producer import ProducerStoppedError
 from workers.reply_stream import StreamStart
 from workers.request import Arrival
 from workers.staging import Staged, StageJob
@@ -41,6 +43,14 @@ async def begin(rig: AttemptRig, arrival: Arrival) -> None:
     await rig.acknowledged()
 
 
+async def there_is_room(rig: AttemptRig, until: Arrival) -> None:
+    """Return when this one is begun."""
+    rig.journal.room.set()
+    async with asyncio.timeout(5):
+        while until.id not in [record for record, _ in rig.journal.written]:  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0)
+
+
 async def test_a_request_goes_in_when_its_prompt_is_prepared_and_its_note_acknowledged() -> None:
     (arrival,) = arrivals(P1)
     for prompt_first in (True, False):
@@ -60,6 +70,19 @@ async def test_a_request_goes_in_when_its_prompt_is_prepared_and_its_note_acknow
         else:
             rig.attempts.staged(staged(arrival))
         assert len(rig.let_in) == 1
+
+
+async def test_what_may_have_been_noted_too_late_waits_until_the_group_says_whose_it_is() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.certain = False  # as in a process that was stopped and wakes up
+    await begin(rig, arrival)
+    rig.attempts.staged(staged(arrival))
+    assert rig.let_in == []
+    rig.certain = True
+    rig.attempts.confirmed()
+    assert len(rig.let_in) == 1
 
 
 async def test_without_room_in_the_journal_nothing_is_begun() -> None:
@@ -164,7 +187,7 @@ async def test_a_request_that_three_crashes_count_against_is_given_up_with_its_n
     rig.journal.left[arrival.id] = crashed(3)
     rig.attempts.take(arrival)
     assert (rig.given_up, rig.queued) == ([arrival], [])
-    assert len(rig.attempts.ending(arrival.record, arrival.epoch).beside) == 1
+    assert len(rig.attempts.ending(arrival).beside) == 1
 
 
 async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
@@ -175,7 +198,7 @@ async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
     rig.attempts.take(guilty)
     await begin(rig, suspect)
     assert rig.journal.written == []
-    rig.attempts.ending(guilty.record, guilty.epoch)
+    rig.attempts.ending(guilty)
     rig.attempts.settled(guilty.record, guilty.epoch)
     assert [record for record, _ in rig.journal.written] == [suspect.id]
 
@@ -190,7 +213,7 @@ async def test_notes_of_what_nobody_suspects_come_now_and_then_and_the_reply_wai
         rig.now_s += 0.2
         rig.attempts.progressed(arrival, token)
     assert [note.tokens for _, note in rig.journal.written] == [0, 3], "the next waits for the acknowledgement"
-    last = rig.attempts.ending(arrival.record, arrival.epoch)
+    last = rig.attempts.ending(arrival)
     assert last.written is not None
     await rig.acknowledged()
     assert last.written.done()
@@ -205,7 +228,7 @@ async def test_a_partition_that_is_given_back_leaves_no_crash_but_for_what_is_an
     for each in (running, answered):
         rig.attempts.take(each)
         await begin(rig, each)
-    rig.attempts.ending(answered.record, answered.epoch)
+    rig.attempts.ending(answered)
     rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
     await rig.attempts.given_back()
     (record, note) = rig.journal.written[-1]
@@ -217,5 +240,103 @@ async def test_a_refusal_takes_away_what_earlier_attempts_have_noted_and_else_no
     rig = AttemptRig()
     known, fresh = arrivals(P1, P1)
     rig.journal.left[known.id] = crashed(1)
-    assert len(rig.attempts.ending(known.record, 1).beside) == 1
-    assert rig.attempts.ending(fresh.record, 1).beside == ()
+    assert len(rig.attempts.refused(known.record).beside) == 1
+    assert rig.attempts.refused(fresh.record).beside == ()
+
+
+async def test_the_end_of_an_earlier_assignment_takes_nothing_from_the_next_one() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch))
+    rig.journal.left[arrival.id] = crashed(1)
+    assert rig.attempts.ending(arrival).beside == ()
+    assert rig.journal.prior(arrival.id) is not None
+
+
+async def test_what_ends_while_it_waits_for_room_leaves_no_note() -> None:
+    rig = AttemptRig()
+    ended, lives = arrivals(P1, P1)
+    rig.journal.room.clear()
+    for each in (ended, lives):
+        rig.attempts.take(each)
+        rig.attempts.stage(StageJob(0, each))
+        rig.attempts.staged(staged(each))
+    assert rig.attempts.ending(ended).beside == (), "nothing is noted of it, so nothing is to be taken away"
+    await there_is_room(rig, lives)
+    assert [record for record, _ in rig.journal.written] == [lives.id]
+    rig.attempts.settled(ended.record, ended.epoch)
+    await rig.acknowledged()
+    assert [message.job.arrival.id for message in rig.let_in] == [lives.id]
+
+
+async def test_a_partition_that_goes_while_requests_wait_for_room_gets_no_note() -> None:
+    rig = AttemptRig()
+    known, late = arrivals(P1, P1)
+    lives = replace(late, epoch=late.epoch + 1)
+    rig.journal.room.clear()
+    rig.attempts.take(known)
+    rig.attempts.stage(StageJob(0, known))
+    rig.attempts.revoke(PartitionEpoch(known.id.topic, known.id.partition, known.epoch))
+    rig.attempts.stage(StageJob(1, late))  # the engine hears of it later
+    rig.attempts.take(lives)
+    rig.attempts.stage(StageJob(2, lives))
+    await there_is_room(rig, lives)
+    assert len(rig.journal.written) == 1
+    assert rig.attempts.number(lives) == 1
+    assert rig.attempts.statistics().begun == 1
+
+
+async def test_a_suspect_that_ends_while_another_runs_never_begins() -> None:
+    rig = AttemptRig()
+    runs, held = arrivals(P2, P0)
+    for each in (runs, held):
+        rig.journal.left[each.id] = crashed(1)
+        rig.attempts.take(each)
+        rig.attempts.stage(StageJob(0, each))
+    assert len(rig.attempts.ending(held).beside) == 1
+    rig.attempts.ending(runs)
+    rig.attempts.settled(runs.record, runs.epoch)
+    assert [record for record, _ in rig.journal.written] == [runs.id]
+
+
+async def test_the_next_suspect_waits_for_room_in_the_journal_too() -> None:
+    rig = AttemptRig()
+    first, second = arrivals(P2, P0)
+    for each in (first, second):
+        rig.journal.left[each.id] = crashed(1)
+        rig.attempts.take(each)
+        rig.attempts.stage(StageJob(0, each))
+    rig.journal.room.clear()
+    rig.attempts.settled(first.record, first.epoch)
+    assert [record for record, _ in rig.journal.written] == [first.id]
+    await there_is_room(rig, second)
+    assert [record for record, _ in rig.journal.written] == [first.id, second.id]
+
+
+async def test_a_worker_that_ends_in_order_begins_nothing_more() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.room.clear()
+    rig.attempts.take(arrival)
+    rig.attempts.stage(StageJob(0, arrival))
+    rig.attempts.give_back()
+    rig.journal.room.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert rig.journal.written == []
+
+
+async def test_a_journal_that_takes_nothing_any_more_ends_the_worker_and_stops_no_revocation() -> None:
+    rig = AttemptRig()
+    running, noted = arrivals(P1, P1)
+    for each in (running, noted):
+        rig.attempts.take(each)
+        await begin(rig, each)
+    rig.journal.stopped = True
+    rig.now_s += 1.0
+    rig.attempts.progressed(noted, 3)
+    rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
+    assert [type(error) for error in rig.broken] == [ProducerStoppedError] * 3
+    assert rig.attempts.statistics().begun == 0

@@ -17,10 +17,11 @@ from workers.egress import Egress
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest
 from workers.reply_stream import StreamStart
-from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason, Moved
 from workers.sampling import TokenLogprobs
 from workers.staging import StageJob
 from workers.terminal_writer import ReplyTopics, Terminal
+from workers.timeline import Timeline
 
 P1 = PriorityClass.P1
 
@@ -134,6 +135,31 @@ async def test_closing_publishes_what_the_engine_left() -> None:
         scene.outbox.ended(Arrival(**fields | {"record": record}), prepared, end(0))
     await scene.run()
     assert len(scene.writer.terminals) == 3
+
+
+async def test_an_answer_too_large_for_its_topic_has_an_error_to_take_its_place() -> None:
+    scene = Scene()
+    arrival, prepared = scene.request("r")
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, end(1))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert terminal.instead is not None
+    error = terminal.instead()
+    assert dict(error.headers)["event"] == b"error"
+    assert error.value is not None
+    assert orjson.loads(error.value)["error"]["code"] == "answer_too_large"
+
+
+async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_instead() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", arrival.record.value)
+    assert terminal.instead is not None
+    assert (terminal.instead().topic, dict(terminal.instead().headers)["event"]) == ("r", b"error")
 
 
 async def test_nothing_is_answered_for_a_revoked_assignment() -> None:

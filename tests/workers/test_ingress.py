@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from scheduling.priority import PriorityClass
+from topics.control_orders import Cancel
 from topics.record import InboundRecord, RecordId
 from workers.config import IngressConfig
 from workers.ingress import Ingress, Refusal
@@ -121,3 +122,48 @@ def test_refusals_are_counted_by_code() -> None:
     statistics = door.ingress.statistics()
     assert statistics.accepted == 0
     assert statistics.refused == {"expired": 2, "400": 1}
+
+
+@pytest.mark.parametrize(
+    ("tenant", "trust", "allowed"),
+    [(b"acme", True, True), (b"globex", True, False), (b"acme", False, False)],
+    ids=["its own", "another's", "whoever says so"],
+)
+def test_a_tenants_own_reply_topics_are_its_alone(tenant: bytes, trust: bool, allowed: bool) -> None:
+    door = Door(trust=trust, tenant_reply_topics={"acme": "acme.*"})
+    headers = (("tenant", tenant), ("kafka_replyTopic", b"acme.answers"), ("request-id", b"r"))
+    door.ingress.take(P1, 7, InboundRecord(RecordId("t", 0, 5), 1_000_000, None, orjson.dumps(BODY), headers))
+    assert len(door.arrivals) == allowed
+    if not allowed:
+        (refusal,) = door.refusals
+        assert refusal.error.code == "reply_topic_not_allowed"
+        assert refusal.address.topic is None, "the refusal must not go there either"
+
+
+def test_what_an_order_cancels_is_answered_even_if_nobody_could_know_it() -> None:
+    """As a dead letter it might be sent again."""
+    door = Door()
+    door.ingress._cancelling = lambda *_request: Cancel("tenant", "default", 10**15)
+    refusal = refused(door.take())
+    assert refusal.error.code == "cancelled"
+    assert refusal.answerable
+
+
+@pytest.mark.parametrize(
+    ("limit", "headers", "deadline_s"),
+    [
+        ({"p1": 5}, {}, 105.0),
+        ({"p1": 5}, {"sla_ms": "2000"}, 102.0),
+        ({"p1": 1}, {"sla_ms": "2000"}, 101.0),
+        ({}, {}, None),
+    ],
+    ids=["the class's limit", "its own is earlier", "the class's is earlier", "none"],
+)
+def test_the_age_at_which_a_request_expires_in_the_queue(
+    limit: dict[str, float], headers: dict[str, str], deadline_s: float | None
+) -> None:
+    assert accepted(Door(max_queue_s=limit).take(P1, **headers)).hard_deadline_s == deadline_s
+
+
+def test_what_is_too_old_when_it_is_read_is_answered_at_once() -> None:
+    assert refused(Door(max_queue_s={"p1": 5}).take(timestamp_ms=990_000)).error.code == "expired"

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tests.workers.engine_rig import token_bytes
 from workers.answer_logprobs import ShownToken
 from workers.prompt import PreparedRequest, RequestKind
-from workers.reply_body import ReplyBody
+from workers.reply_body import AnsweredChoice, MadeCall, ReplyBody
 from workers.request import FinishReason
 from workers.sampling import SamplingParams, TokenLogprobs
 
@@ -36,6 +36,9 @@ def body(kind: RequestKind) -> ReplyBody:
     return ReplyBody("r1", prepared, token_bytes)
 
 
+CALL = MadeCall("call_1", 0, "weather", '{"place": "Oslo"}')
+
+
 def values(kind: RequestKind) -> Iterator[tuple[bool, bytes]]:
     """Every form of reply there is, and whether it is a chunk."""
     writer = body(kind)
@@ -43,9 +46,13 @@ def values(kind: RequestKind) -> Iterator[tuple[bool, bytes]]:
     yield True, writer.chunk("lo", first=False, logprobs=LOGPROBS)
     yield True, writer.chunk("", first=False, finish_reason=FinishReason.STOP)
     yield True, writer.usage_chunk(prompt_tokens=2, output_tokens=3, cached_tokens=1)
-    for reason in FinishReason:
-        yield False, writer.final("Hello", reason, prompt_tokens=2, output_tokens=3, cached_tokens=1)
-        yield False, writer.final("Hello", reason, prompt_tokens=2, output_tokens=3, logprobs=LOGPROBS)
+    for reason in (FinishReason.STOP, FinishReason.LENGTH):
+        answers = [AnsweredChoice("Hello", reason), AnsweredChoice("Hi", reason, 1, logprobs=LOGPROBS)]
+        yield False, writer.final(answers, prompt_tokens=2, output_tokens=3, cached_tokens=1)
+    if kind is RequestKind.CHAT:
+        yield True, writer.chunk("", first=True, index=1, calls=(CALL,))
+        answer = AnsweredChoice("", FinishReason.TOOL_CALLS, calls=(CALL,))
+        yield False, writer.final([answer], prompt_tokens=2, output_tokens=3)
 
 
 def unknown_fields(part: Any) -> list[str]:

@@ -3,7 +3,8 @@
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
 from workers.outbox import Outbox
-from workers.request import Arrival, Ending, FinishReason, Timeline
+from workers.request import Arrival, Ending, FinishReason
+from workers.timeline import Timeline
 
 
 def arrival() -> Arrival:
@@ -51,3 +52,17 @@ def test_an_error_before_staging_is_an_ending_too() -> None:
     (publication,) = outbox.take_all()
     assert publication.ending is not None
     assert publication.ending.error is error
+
+
+def test_an_error_takes_the_place_of_a_choice_that_has_ended_already() -> None:
+    """Of two choices the first has its answer, and the second ends before it was staged."""
+    outbox = Outbox(1_000_000, lambda: None)
+    request = arrival()
+    outbox.ended(request, None, ending())
+    error = RequestError.cancelled()
+    outbox.ended(request, None, Ending(error, Timeline(arrived_s=0.0), 0, 0))
+    (publication,) = outbox.take_all()
+    assert publication.ending is not None
+    assert publication.ending.error is error
+    outbox.delivered(publication)
+    assert outbox.undelivered_bytes == 0

@@ -1,5 +1,5 @@
 """Not one token changes: a crowd in a pool far too small says what it says in a large one. On a small random model; on
-SmolLM2 in `tests/integration/models`."""
+SmolLM2 in `tests/integration/models/test_preempted_model_tokens.py`."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,22 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from scheduling.preemption_rules import PreemptionMode
-from tests.workers.preemption_rig import CorruptingSwapper, Crowd, Said, Wish, crowd
+from tests.workers.preemption_rig import (
+    LARGE_POOL,
+    Crowd,
+    Said,
+    Wish,
+    check_disturbed,
+    crowd,
+    said_undisturbed,
+    said_with_a_spoiled_block,
+)
 from workers.devices import Placement
 from workers.runner import ModelLimits
 from workers.transformers_runner import TransformersRunner
 
 VOCABULARY = 97
 SWAP, RECOMPUTE, AUTO = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE, PreemptionMode.AUTO
-SMALL_POOL = 14
-OFTEN = 1.2
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +57,15 @@ def wishes() -> list[Wish]:
 
 @pytest.fixture(scope="module")
 def undisturbed(runner: TransformersRunner, wishes: list[Wish]) -> Said:
-    alone = Crowd(runner, runner.storage, wishes, blocks=200, mode=PreemptionMode.NONE, prefix_cache=False)
-    said = alone.run()
-    assert not alone.seen.preempted
-    return said
+    return said_undisturbed(runner, runner.storage, wishes)
 
 
 @pytest.mark.parametrize(
     ("mode", "swap_places", "swap_bytes_s", "kinds"),
     [
-        (SWAP, 200, 1e9, {"swapped"}),
+        (SWAP, LARGE_POOL, 1e9, {"swapped"}),
         (RECOMPUTE, 0, 1e9, {"recomputed"}),
-        (AUTO, 200, 8e7, {"swapped", "recomputed"}),
+        (AUTO, LARGE_POOL, 8e7, {"swapped", "recomputed"}),
         (SWAP, 6, 1e9, {"swapped", "recomputed"}),
     ],
     ids=["swap", "recompute", "auto", "swap, pool too small"],
@@ -75,41 +79,17 @@ def test_not_one_token_changes(
     swap_bytes_s: float,
     kinds: set[str],
 ) -> None:
-    disturbed = Crowd(
-        runner,
-        runner.storage,
-        wishes,
-        blocks=SMALL_POOL,
-        mode=mode,
-        swap_places=swap_places,
-        swap_bytes_s=swap_bytes_s,
-        evictions_a_turn=OFTEN,
-    )
-    assert disturbed.run() == undisturbed
-    histogram = disturbed.seen.histogram
-    print(mode.value, len(disturbed.seen.preempted), "preempted:", dict(histogram))
-    assert len(disturbed.seen.preempted) >= 150
-    for kind in {"mid-prefill", "mid-decode", "shared prefix"} | kinds:
-        assert histogram[kind] >= 30, f"{kind}: {histogram}"
+    swapping = {"swap_places": swap_places, "swap_bytes_s": swap_bytes_s}
+    check_disturbed(runner, runner.storage, wishes, undisturbed, mode, kinds, **swapping)
 
 
 def test_one_block_that_is_spoiled_while_swapped_out_shows(
     runner: TransformersRunner, wishes: list[Wish], undisturbed: Said
 ) -> None:
-    disturbed = Crowd(
-        runner,
-        runner.storage,
-        wishes,
-        blocks=SMALL_POOL,
-        mode=SWAP,
-        swap_places=200,
-        evictions_a_turn=OFTEN,
-        make_swapper=CorruptingSwapper,
-    )
-    assert disturbed.run() != undisturbed
+    assert said_with_a_spoiled_block(runner, runner.storage, wishes) != undisturbed
 
 
 def test_the_prefix_cache_changes_nothing(runner: TransformersRunner, wishes: list[Wish], undisturbed: Said) -> None:
-    sharing = Crowd(runner, runner.storage, wishes, blocks=200, mode=AUTO)
+    sharing = Crowd(runner, runner.storage, wishes, blocks=LARGE_POOL, mode=AUTO)
     assert sharing.run() == undisturbed
     assert sum(sharing.parts.kv.statistics().hit_tokens_by_class.values()) > 1000

@@ -7,10 +7,10 @@ import pytest
 from tests.workers.engine_rig import token_bytes
 from topics.codec import loads
 from topics.errors import RequestError
-from topics.messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
+from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
 from workers.answer_logprobs import ShownToken
 from workers.prompt import PreparedRequest, RequestKind
-from workers.reply_body import ReplyBody, error_body
+from workers.reply_body import AnsweredChoice, MadeCall, ReplyBody, error_body
 from workers.request import FinishReason
 from workers.sampling import GREEDY, TokenLogprobs
 
@@ -95,7 +95,9 @@ def test_usage_is_absent_where_it_was_not_asked_for() -> None:
 
 
 def test_the_final_of_a_chat() -> None:
-    value = body(CHAT).final("answer", FinishReason.STOP, prompt_tokens=2, output_tokens=3, cached_tokens=2)
+    value = body(CHAT).final(
+        [AnsweredChoice("answer", FinishReason.STOP)], prompt_tokens=2, output_tokens=3, cached_tokens=2
+    )
     final = ChatCompletion.model_validate(loads(value))
     assert final.choices[0].message.content == "answer"
     assert final.choices[0].finish_reason == "stop"
@@ -103,9 +105,36 @@ def test_the_final_of_a_chat() -> None:
 
 
 def test_the_final_of_a_completion() -> None:
-    value = body(COMPLETION).final("", FinishReason.LENGTH, prompt_tokens=2, output_tokens=1)
+    value = body(COMPLETION).final([AnsweredChoice("", FinishReason.LENGTH)], prompt_tokens=2, output_tokens=1)
     final = Completion.model_validate(loads(value))
     assert (final.choices[0].text, final.choices[0].finish_reason) == ("", "length")
+
+
+CALL = MadeCall("call_1", 0, "weather", '{"place": "Oslo"}')
+
+
+def test_an_answer_that_only_calls_a_tool_has_no_content() -> None:
+    answer = AnsweredChoice("", FinishReason.TOOL_CALLS, calls=(CALL,))
+    final = ChatCompletion.model_validate(loads(body(CHAT).final([answer], prompt_tokens=2, output_tokens=3)))
+    message = final.choices[0].message
+    assert (message.content, final.choices[0].finish_reason) == (None, "tool_calls")
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].function.arguments == '{"place": "Oslo"}'
+
+
+def test_a_call_comes_in_a_chunk_with_its_place() -> None:
+    chunk = ChatCompletionChunk.model_validate(loads(body(CHAT).chunk("", first=True, calls=(CALL,))))
+    delta = chunk.choices[0].delta
+    assert (delta.role, delta.content) == ("assistant", None)
+    assert delta.tool_calls is not None
+    assert (delta.tool_calls[0].index, delta.tool_calls[0].id) == (0, "call_1")
+
+
+def test_choices_stand_in_order_and_a_chunk_says_whose_it_is() -> None:
+    answers = [AnsweredChoice(text, FinishReason.STOP, index) for index, text in enumerate(("a", "b"))]
+    final = ChatCompletion.model_validate(loads(body(CHAT).final(answers, prompt_tokens=2, output_tokens=4)))
+    assert [(choice.index, choice.message.content) for choice in final.choices] == [(0, "a"), (1, "b")]
+    assert choices(body(CHAT).chunk("b", first=True, index=1))[0]["index"] == 1
 
 
 def test_an_error() -> None:
@@ -122,7 +151,9 @@ SHOWN = [
 
 
 def test_a_chat_has_an_entry_a_token_with_its_bytes() -> None:
-    value = body(CHAT).final("bd", FinishReason.STOP, prompt_tokens=2, output_tokens=2, logprobs=SHOWN)
+    value = body(CHAT).final(
+        [AnsweredChoice("bd", FinishReason.STOP, logprobs=SHOWN)], prompt_tokens=2, output_tokens=2
+    )
     logprobs = ChatCompletion.model_validate(loads(value)).choices[0].logprobs
     assert logprobs is not None
     first, second = logprobs.content
@@ -132,7 +163,9 @@ def test_a_chat_has_an_entry_a_token_with_its_bytes() -> None:
 
 
 def test_a_completion_has_four_lists_and_the_drawn_token_is_always_among_the_best() -> None:
-    value = body(COMPLETION).final("bd", FinishReason.STOP, prompt_tokens=2, output_tokens=2, logprobs=SHOWN)
+    value = body(COMPLETION).final(
+        [AnsweredChoice("bd", FinishReason.STOP, logprobs=SHOWN)], prompt_tokens=2, output_tokens=2
+    )
     logprobs = Completion.model_validate(loads(value)).choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens == ("b", "d")
@@ -149,11 +182,13 @@ def test_a_chunk_has_those_of_its_tokens_and_null_without_any() -> None:
 
 
 def test_an_answer_without_text_has_no_entries_but_says_that_they_were_asked_for() -> None:
-    value = body(CHAT).final("", FinishReason.STOP, prompt_tokens=2, output_tokens=1, logprobs=())
+    value = body(CHAT).final([AnsweredChoice("", FinishReason.STOP, logprobs=())], prompt_tokens=2, output_tokens=1)
     assert choices(value)[0]["logprobs"] == {"content": [], "refusal": None}
 
 
 def test_what_cannot_be_has_a_number_all_the_same() -> None:
     impossible = [ShownToken(0, TokenLogprobs(1, 0.0, ((1, 0.0), (2, float("-inf")))))]
-    value = body(CHAT).final("b", FinishReason.STOP, prompt_tokens=2, output_tokens=1, logprobs=impossible)
+    value = body(CHAT).final(
+        [AnsweredChoice("b", FinishReason.STOP, logprobs=impossible)], prompt_tokens=2, output_tokens=1
+    )
     assert choices(value)[0]["logprobs"]["content"][0]["top_logprobs"][1]["logprob"] == -9999.0

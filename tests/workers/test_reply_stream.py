@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from topics.replies import ReplyContext
 from workers.reply_stream import ReplyStream
+from workers.request import FinishReason
 
 INTERVAL_S = 0.5
 
@@ -30,14 +30,15 @@ class SlowLetters:
 
 
 class Prepared:
-    def __init__(self, stream: bool = True) -> None:
+    def __init__(self, stream: bool = True, tool_calls: bool = False) -> None:
         self.stream = stream
         self.eos_token_ids = frozenset({26})
+        self.tool_calls = tool_calls
+        self.sequence = 0
 
 
 def stream(**options: Any) -> ReplyStream:
-    context = ReplyContext(request_id="r", attempt=1, delta_topic="d", reply_topic="t")
-    arguments: Any = (None, Prepared(**options), SlowLetters(), context, None)
+    arguments: Any = ("r", Prepared(**options), SlowLetters())
     return ReplyStream(*arguments)
 
 
@@ -65,16 +66,15 @@ def test_tokens_without_text_travel_with_the_next_text() -> None:
     assert growing.due_s(INTERVAL_S, 64) is None
     growing.take([5], None)
     part = growing.next_delta(1.0)
-    assert (part.seq, part.text, part.token_ids) == (0, "½e", (0, 5))
+    assert (part.text, part.token_ids) == ("½e", (0, 5))
 
 
-def test_seq_counts_and_every_token_is_covered_once() -> None:
+def test_every_token_is_covered_once() -> None:
     growing = stream()
     parts = []
     for token in (1, 2, 3):
         growing.take([token], None)
         parts.append(growing.next_delta(0.0))
-    assert [part.seq for part in parts] == [0, 1, 2]
     assert [part.token_ids for part in parts] == [(1,), (2,), (3,)]
     assert growing.text == "abc"
 
@@ -98,3 +98,24 @@ def test_without_stream_nothing_is_ever_due() -> None:
     growing.take([1, 2], None)
     assert growing.due_s(INTERVAL_S, 1) is None
     assert growing.text == "ab"
+
+
+def test_a_call_is_told_whole_and_its_text_is_no_content() -> None:
+    growing = stream(tool_calls=True)
+    for piece in ("Let me see.<tool", '_call>\n{"name": "f", "arguments": {"a": 1', "}}\n</tool_call>"):
+        growing._add(piece)
+    part = growing.next_delta(0.0)
+    assert part.text == growing.text == "Let me see."
+    assert [(call.name, call.arguments) for call in part.calls] == [("f", '{"a": 1}')]
+    growing.finish()
+    answer = growing.answer(FinishReason.STOP)
+    assert (answer.finish_reason, answer.calls) == (FinishReason.TOOL_CALLS, part.calls)
+
+
+def test_a_call_that_was_cut_off_is_text() -> None:
+    growing = stream(tool_calls=True)
+    growing._add('<tool_call>\n{"name": "f"')
+    assert growing.due_s(INTERVAL_S, 64) is None
+    growing.finish()
+    answer = growing.answer(FinishReason.LENGTH)
+    assert (answer.text, answer.finish_reason, answer.calls) == ('<tool_call>\n{"name": "f"', FinishReason.LENGTH, ())

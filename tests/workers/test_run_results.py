@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from kvcache.manager import KVCacheManager
-from scheduling.batch import BatchStatistics
+from scheduling.batch_statistics import BatchStatistics
 from scheduling.length import LengthStatistics
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeStatistics
 from scheduling.suspension import SuspensionStatistics
 from scheduling.tree import Slo
-from workers.run_record import RequestRecord, RunRecord, Ticks
+from workers.run_record import EngineTotals, RequestRecord, RunRecord, Ticks
 from workers.run_results import Figures, request_times, run_figures
 from workers.trace_mix import ArrivingRequest
 
@@ -57,9 +57,11 @@ def run(*records: RequestRecord) -> RunRecord:
         longest_step_s=2.0,
         busy_s=6.0,
         end_s=6.0,
-        batch=BatchStatistics(**counters),
-        kv=KVCacheManager(4, 16).statistics(),
-        lengths=LengthStatistics(0, 0, 0, 0.0, 0.0, 0, 0),
+        engine=EngineTotals(
+            batch=BatchStatistics(**counters),
+            kv=KVCacheManager(4, 16).statistics(),
+            lengths=LengthStatistics(0, 0, 0, 0.0, 0.0, 0, 0),
+        ),
     )
 
 

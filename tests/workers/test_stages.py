@@ -7,8 +7,8 @@ import pytest
 
 from tests.workers.engine_rig import Rig
 from topics.stage_times import StageTimes
-from workers.request import Suspension, Timeline
 from workers.stages import stage_times
+from workers.timeline import Suspension, Timeline
 from workers.wall_clock import WallClock
 
 
@@ -19,8 +19,18 @@ def stages(timeline: Timeline, timestamp_ms: int = -1) -> StageTimes:
 
 
 def test_a_whole_life_is_five_stages() -> None:
-    found = stages(Timeline(1.0, staged_s=2.0, admitted_s=2.5, first_token_s=4.0, last_token_s=9.0, ended_s=9.0))
-    assert found == StageTimes(queue=1.0, slot=0.5, prefill=1.5, decode=5.0)
+    timeline = Timeline(1.0, staged_s=1.5, admitted_s=2.5, first_token_s=4.0, last_token_s=9.0, ended_s=9.0)
+    timeline.chosen_s = 2.0
+    assert stages(timeline) == StageTimes(queue=1.0, slot=0.5, prefill=1.5, decode=5.0)
+
+
+def test_what_is_prepared_and_waits_for_its_turn_is_in_the_queue() -> None:
+    found = stages(Timeline(1.0, staged_s=1.5, admitted_s=2.5, first_token_s=4.0, last_token_s=9.0, ended_s=9.0))
+    assert found == StageTimes(queue=1.5, slot=0.0, prefill=1.5, decode=5.0)
+
+
+def test_an_end_while_it_waits_for_room_is_in_the_slot() -> None:
+    assert stages(Timeline(1.0, staged_s=1.5, chosen_s=2.0, ended_s=4.0)) == StageTimes(queue=1.0, slot=2.0)
 
 
 def test_an_end_in_the_queue_is_all_queue() -> None:
@@ -29,7 +39,7 @@ def test_an_end_in_the_queue_is_all_queue() -> None:
 
 def test_an_end_before_the_first_token_ends_the_stage_it_was_in() -> None:
     found = stages(Timeline(1.0, staged_s=2.0, admitted_s=2.5, ended_s=4.0))
-    assert found == StageTimes(queue=1.0, slot=0.5, prefill=1.5)
+    assert found == StageTimes(queue=1.5, slot=0.0, prefill=1.5)
 
 
 def test_ingress_counts_from_the_records_timestamp() -> None:

@@ -8,13 +8,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.workers.engine_rig import Rig
 from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Ending, FinishReason, Timeline
+from workers.request import Ending, FinishReason
 from workers.sampling import SamplingParams
+from workers.timeline import Suspension, Timeline
 from workers.tracing import ReplySent, RequestTracer
 from workers.wall_clock import WallClock
 
 
-def spans_of(sampling: SamplingParams) -> dict[str, ReadableSpan]:
+def spans_of(sampling: SamplingParams, *suspensions: Suspension) -> dict[str, ReadableSpan]:
     arrival = Rig().arrive("r1")
     prepared = PreparedRequest(
         kind=RequestKind.CHAT,
@@ -28,7 +29,15 @@ def spans_of(sampling: SamplingParams) -> dict[str, ReadableSpan]:
         stream=True,
         include_usage=False,
     )
-    timeline = Timeline(arrived_s=1.0, staged_s=1.1, admitted_s=1.2, first_token_s=1.3, last_token_s=1.4, ended_s=1.4)
+    timeline = Timeline(
+        arrived_s=1.0,
+        staged_s=1.1,
+        admitted_s=1.2,
+        first_token_s=1.3,
+        last_token_s=1.4,
+        ended_s=1.4,
+        suspensions=list(suspensions),
+    )
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -55,3 +64,37 @@ def test_a_seed_of_64_bits_fits_the_signed_numbers_of_otlp(seed: int, shown: int
     (encoded,) = encode_spans([chat]).resource_spans[0].scope_spans[0].spans
     values = {pair.key: pair.value.int_value for pair in encoded.attributes}
     assert values["gen_ai.request.seed"] == shown
+
+
+def test_a_suspension_is_a_span_with_what_it_was_estimated_to_cost_and_what_it_cost() -> None:
+    swapped = Suspension(
+        started_s=1.25,
+        swapped=True,
+        computed_tokens=40,
+        swap_s=0.01,
+        recompute_s=0.05,
+        usable_s=0.004,
+        readmitted_s=1.27,
+        resumed_s=1.3,
+        recomputed_tokens=0,
+        copied_s=0.012,
+    )
+    spans = spans_of(SamplingParams(), swapped)
+    suspended, chat = spans["suspended"], spans["chat m"]
+    assert suspended.parent is not None
+    assert chat.context is not None
+    assert suspended.parent.span_id == chat.context.span_id
+    assert suspended.start_time is not None
+    assert suspended.end_time is not None
+    assert suspended.end_time - suspended.start_time == pytest.approx(0.05e9, rel=1e-3)
+    attributes = dict(suspended.attributes or {})
+    assert attributes.pop("headrace.suspension.resume_queue") == pytest.approx(0.02)
+    assert attributes == {
+        "headrace.suspension.swapped": True,
+        "headrace.suspension.room_usable": 0.004,
+        "headrace.suspension.swap_estimate": 0.01,
+        "headrace.suspension.recompute_estimate": 0.05,
+        "headrace.suspension.cost": 0.012,
+        "headrace.suspension.recomputed_tokens": 0,
+    }
+    assert (chat.attributes or {})["headrace.suspended"] == pytest.approx(0.05)

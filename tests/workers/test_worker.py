@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from opentelemetry import trace
 
 from scheduling.priority import PriorityClass
@@ -11,6 +12,7 @@ from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from topics.consumer import PartitionEpoch
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
+from topics.record_producer import ProducerStoppedError
 from workers.config import load_config
 from workers.loaded_model import LoadedModel
 from workers.runner import ModelLimits
@@ -42,8 +44,8 @@ def worker() -> Worker:
 
 async def test_a_class_that_was_paused_goes_on_when_its_partitions_are_revoked() -> None:
     built = worker()
-    built._channels[P3].open()
-    consumer = built._channels[P3].consumer
+    built._delivery.channels[P3].open()
+    consumer = built._delivery.channels[P3].consumer
     partition = PartitionEpoch("inference.p3", 0, 1)
     records = [
         InboundRecord(RecordId("inference.p3", 0, offset), 0, None, b'{"prompt": "x"}', ()) for offset in range(30)
@@ -59,4 +61,33 @@ async def test_a_worker_that_is_told_to_stop_before_it_starts_starts_nothing() -
     stop.set()
     built = worker()
     await asyncio.wait_for(built.run(stop), 5)
-    assert not built._thread.alive
+    assert not built._computing.alive
+
+
+def test_an_engine_that_was_ended_does_not_count_as_hanging() -> None:
+    computing = worker()._computing
+    computing.start_engine()
+    assert computing.stop_engine(5)
+    # The watchdog counts the seconds in which this stands still: delivering what is left may take longer than a step.
+    seen_s = computing.last_sign_s
+    assert computing.last_sign_s > seen_s > computing.last_turn_s
+
+
+async def test_groups_are_left_though_nothing_can_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, stop = worker(), asyncio.Event()
+    left = []
+
+    async def leave_groups() -> None:
+        left.append(True)
+
+    async def give_back() -> None:
+        raise ProducerStoppedError("the producer progress is not running")
+
+    monkeypatch.setattr(built._delivery, "leave_groups", leave_groups)
+    monkeypatch.setattr(built._delivery, "give_back", give_back)
+    built._loop = asyncio.get_running_loop()
+    built._drain_ordered.set()
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as tasks:
+            await built._serve(stop, tasks, 1)
+    assert left

@@ -5,7 +5,6 @@ Knows the topic and its one partition. Does not know what follows from the recor
 The whole topic is read once, and then what is new: some kilobytes a job, whatever its rows say.
 """
 
-import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -13,12 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from topics.admin import KafkaAdmin
-from topics.aiokafka_producer import KafkaUnavailableError
 from topics.catalogue import Catalogue
+from topics.compacted_topic import CompactedTopic
 from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRecord, JobRun, decode_job_record, key_of
 from topics.kafka_settings import KafkaSettings
-from topics.partition_reader import PartitionReader
-from topics.record_producer import RecordProducer, RecordRefusedError
+from topics.record_producer import RecordRefusedError
 from topics.replies import OutboundRecord
 
 __all__ = ["BEAT_S", "Job", "JobBoard", "JobBoardError"]
@@ -27,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
 """A collector says that it lives this often; after five silent beats it counts as gone."""
-_WRITE_TIMEOUT_S = 20.0
 
 
 class JobBoardError(LookupError):
@@ -59,8 +56,7 @@ class JobBoard:
     def __init__(self, settings: KafkaSettings, catalogue: Catalogue) -> None:
         self._settings = settings
         self._catalogue = catalogue
-        self._reader = PartitionReader(settings, catalogue.jobs, 0, read_committed=False)
-        self._producer = RecordProducer(settings, "jobs")
+        self._topic = CompactedTopic(settings, catalogue.jobs, "jobs")
         self._exit = AsyncExitStack()
         self.jobs: dict[str, Job] = {}
         self._beats: dict[str, CollectorBeat] = {}
@@ -80,9 +76,7 @@ class JobBoard:
         self.reply_partitions = topics[self._catalogue.replies].partitions
         self.request_partitions = {name: state.partitions for name, state in topics.items()}
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._reader)
-            stack.push_async_callback(self._producer.stop)
-            await self._producer.start()
+            await stack.enter_async_context(self._topic)
             await self.refresh()
             self._exit = stack.pop_all()
         return self
@@ -94,7 +88,7 @@ class JobBoard:
 
     async def refresh(self) -> None:
         """Read what is new. Raises `KafkaUnavailableError`."""
-        async for records in self._reader.read_to_end():
+        async for records in self._topic.news():
             for record in records:
                 try:
                     self._take(decode_job_record(record.key, record.value))
@@ -113,12 +107,7 @@ class JobBoard:
         """Return when a broker has it; it is then in `jobs` too. Raises `KafkaUnavailableError`, `JobBoardError`."""
         value = record.model_dump_json(exclude_defaults=True).encode()
         try:
-            async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                while not self._producer.has_room:
-                    await self._producer.wait_for_room()
-                await self._producer.submit(OutboundRecord(self._catalogue.jobs, None, key_of(record), value))
-        except TimeoutError as error:
-            raise KafkaUnavailableError(self._settings, error) from error
+            await self._topic.write(OutboundRecord(self._catalogue.jobs, None, key_of(record), value))
         except RecordRefusedError as error:
             raise JobBoardError(str(error)) from error
         await self.refresh()

@@ -19,7 +19,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from topics.messages import Items, WireModel
+from topics.wire_model import Items, WireModel
 
 __all__ = [
     "CollectorBeat",

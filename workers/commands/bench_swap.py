@@ -2,8 +2,8 @@
 
 Scattered blocks of the model's size go out to places that lie together and come in again, by the code that swaps
 suspended requests. Beside it a warm copy between two buffers that were there before, of the same bytes, by the same
-threads; the two alternate. And for copies of many sizes, by how much the estimate that decides between swapping and
-recomputing is off.
+threads, and our copy of blocks that lie together, which is what compaction could gain; the three alternate. And for
+copies of many sizes, by how much the estimate that decides between swapping and recomputing is off.
 """
 
 import argparse
@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     for way in ("out", "in"):
         console.print(
             f"{way}: {figures[f'{way}_gb_s']:.2f} GB/s, plain copy {figures[f'{way}_plain_gb_s']:.2f} GB/s, "
-            f"ratio {figures[f'{way}_ratio']:.3f}"
+            f"ratio {figures[f'{way}_ratio']:.3f}; scattered blocks beside blocks that lie together: "
+            f"{figures[f'{way}_together_gain']:+.1%} of the time"
         )
     console.print(f"median error of the estimate: {100 * figures['prediction_error']:.1f} %")
     console.print(f"written to {arguments.out}")
@@ -78,7 +79,8 @@ def _measure(arguments: argparse.Namespace, placement: Any) -> tuple[dict[str, f
     space = SwapSpace(storage, count, time.perf_counter)
     space.places.fill_(1)
     draw = random.Random(1)
-    blocks, places = tuple(draw.sample(range(2 * count), count)), tuple(range(count))
+    blocks, together = tuple(draw.sample(range(2 * count), count)), tuple(range(count, 2 * count))
+    places = tuple(range(count))
     here = storage.blocks.flatten(1).view(torch.int64)[:count]
     there = torch.ones_like(space.places)
 
@@ -99,8 +101,10 @@ def _measure(arguments: argparse.Namespace, placement: Any) -> tuple[dict[str, f
         return {
             "out_s": timed(space.copy, [BlockCopy(Direction.OUT, blocks, places)]),
             "out_plain_s": timed(there.copy_, here),
+            "out_together_s": timed(space.copy, [BlockCopy(Direction.OUT, together, places)]),
             "in_s": timed(space.copy, [BlockCopy(Direction.IN, blocks, places)]),
             "in_plain_s": timed(here.copy_, there),
+            "in_together_s": timed(space.copy, [BlockCopy(Direction.IN, together, places)]),
         }
 
     pair()  # touches memory for the first time
@@ -119,6 +123,7 @@ def _measure(arguments: argparse.Namespace, placement: Any) -> tuple[dict[str, f
     figures = {"prediction_error": median(errors)}
     for way in ("out", "in"):
         figures[f"{way}_ratio"] = median(one[f"{way}_plain_s"] / one[f"{way}_s"] for one in runs)
+        figures[f"{way}_together_gain"] = median(one[f"{way}_s"] / one[f"{way}_together_s"] for one in runs) - 1
         figures[f"{way}_gb_s"] = size_gb / median(one[f"{way}_s"] for one in runs)
         figures[f"{way}_plain_gb_s"] = size_gb / median(one[f"{way}_plain_s"] for one in runs)
     return figures, runs

@@ -14,6 +14,8 @@ from pydantic import BaseModel
 
 from workers.cli import UsageError
 from workers.config import ConfigError, load_config
+from workers.tree_advice import advice
+from workers.tree_config import parse_tree
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,6 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.buffer.write(orjson.dumps(config.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n")
     else:
         print("\n".join(_lines(config, "")))
+    if config.scheduling.tree is not None:
+        # Of the machine's capacity only shares depend, and no advice does.
+        for sentence in advice(parse_tree(config.scheduling.tree, capacity_units_s=1_000.0)):
+            print(f"headrace: warning: {sentence}.", file=sys.stderr)
     return 0
 
 

@@ -5,6 +5,8 @@ Knows the connection part of the command line. Not a command itself.
 
 import argparse
 
+from pydantic import SecretStr
+
 from topics.kafka_settings import KafkaSettings, KafkaSettingsError
 from workers.cli import UsageError
 from workers.config import ConfigError, KafkaConfig, load_config
@@ -28,11 +30,20 @@ def connection(config: KafkaConfig, client_id: str) -> KafkaSettings:
             security_protocol=config.security_protocol,
             sasl_mechanism=config.sasl_mechanism,
             sasl_username=config.sasl_username,
-            sasl_password=None if config.sasl_password is None else config.sasl_password.get_secret_value(),
+            sasl_password=_secret(config.sasl_password),
+            sasl_password_file=config.sasl_password_file,
+            sasl_oauth_token_file=config.sasl_oauth_token_file,
             ssl_cafile=config.ssl_cafile,
+            ssl_certfile=config.ssl_certfile,
+            ssl_keyfile=config.ssl_keyfile,
+            ssl_keyfile_password=_secret(config.ssl_keyfile_password),
         )
     except KafkaSettingsError as error:
         raise UsageError(f"kafka: {error}") from error
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
 
 
 def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:

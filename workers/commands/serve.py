@@ -3,6 +3,7 @@
   headrace serve --bootstrap-servers broker:9092
   headrace serve --classes p0,p1 --model ./my-model --device cuda:0
   headrace serve --devices 0-7                 one worker process an accelerator
+  headrace serve --devices 0-7 --tensor-parallel 2     four workers of two accelerators in a row each
 
 The topics must exist (`headrace topics create`). SIGTERM drains: nothing new starts, what runs may finish within
 egress.drain_grace_s, the rest is left for the next worker, offsets are committed, exit code 0. SIGHUP reads the
@@ -32,6 +33,7 @@ from workers.commands.serving import (
     worker_config,
 )
 from workers.config import WorkerConfig
+from workers.http_endpoint import HttpEndpointError
 from workers.supervisor import parse_devices, supervise
 
 if TYPE_CHECKING:
@@ -46,11 +48,13 @@ _PASSED_ON = (
     "topic_prefix",
     "config",
     "log_level",
+    "log_format",
     "model",
     "dtype",
     "policy",
     "classes",
     "max_sequences",
+    "tensor_parallel",
 )
 """Flags that each worker of `--devices` gets too."""
 
@@ -60,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_worker_arguments(parser)
     parser.add_argument("--classes", metavar="P0,P1", help="the priority classes to serve (all)")
     parser.add_argument("--devices", metavar="0-7", help="one worker process for each of these CUDA devices")
+    parser.add_argument(
+        "--tensor-parallel", type=int, metavar="N", help="devices that share one model (engine.tensor_parallel)"
+    )
     parser.add_argument("--health-file", metavar="FILE", help="touched while progress is made (health.file)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="an HTTP server with /livez and /readyz (health.listen)")
     parser.add_argument("--json", action="store_true", help="print one JSON line when ready (with --devices: each)")
     # The supervisor's: the worker drains when this pipe closes.
     parser.add_argument("--ends-with", type=int, metavar="FD", help=argparse.SUPPRESS)
@@ -84,6 +92,12 @@ def _supervise(arguments: argparse.Namespace, config: WorkerConfig) -> int:
         devices = parse_devices(arguments.devices)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    ranks = config.engine.tensor_parallel
+    if len(devices) % ranks:
+        raise UsageError(
+            f"--devices names {len(devices)} devices, which can't be divided among workers of {ranks} each "
+            "(engine.tensor_parallel): name a multiple of that"
+        )
     check_this_machine(config)
     given = [
         f"--{name.replace('_', '-')}={value}" for name in _PASSED_ON if (value := getattr(arguments, name)) is not None
@@ -91,7 +105,13 @@ def _supervise(arguments: argparse.Namespace, config: WorkerConfig) -> int:
     if arguments.json:
         given.append("--json")
     return asyncio.run(
-        supervise(devices, given, health_file=config.health.file, metrics_port=config.telemetry.metrics_port)
+        supervise(
+            devices[::ranks],
+            given,
+            health_file=config.health.file,
+            listen=config.health.listen,
+            metrics_port=config.telemetry.metrics_port,
+        )
     )
 
 
@@ -106,7 +126,10 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
         console.print(model.summary)
         provider = tracer_provider()
         try:
-            with explained(TopicsNotReadyError, WorkerFailedError), claimed_instance(config) as instance:
+            with (
+                explained(TopicsNotReadyError, WorkerFailedError, HttpEndpointError),
+                claimed_instance(config) as instance,
+            ):
                 kafka = connection(config.kafka, config.kafka.client_id)
                 worker = Worker(
                     config,

@@ -46,8 +46,10 @@ _SETTINGS = {
     "device": ("engine", "device"),
     "dtype": ("engine", "dtype"),
     "max_sequences": ("engine", "max_sequences"),
+    "tensor_parallel": ("engine", "tensor_parallel"),
     "policy": ("scheduling", "policy"),
     "health_file": ("health", "file"),
+    "listen": ("health", "listen"),
     "metrics_port": ("telemetry", "metrics_port"),
 }
 """Flag → section and field."""

@@ -14,7 +14,9 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from workers.attention.cpu import CpuAttention, CpuAttentionKind, CpuStep
+from workers.attention.flash import FlashAttention, FlashAttentionKind, FlashStep
 from workers.attention.reference import ReferenceAttention
+from workers.decoder.decode_graphs import Capture, DecodeGraphs, capture_cuda
 from workers.decoder.family import DecoderShape
 from workers.decoder.native_forward import NativeForward
 from workers.decoder.rotary import RotaryTable, inverse_frequencies
@@ -44,11 +46,13 @@ class DecoderRunner(PagedRunner):
         *,
         library: NativeLibrary | None,
         torch_products: bool = False,
+        flash: FlashAttentionKind | None = None,
         kv_bytes: int | None = None,
         max_context_tokens: int | None = None,
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """`library`: the compiled kernels, for a CPU; None: torch. `torch_products`: of the kernels use attention only.
+        `flash`: attention for a GPU, where it can serve the model's heads.
         `max_context_tokens` lowers the model's own limit.
 
         Raises `ModelError` and `kvcache.sizing.PoolSizeError`.
@@ -59,7 +63,8 @@ class DecoderRunner(PagedRunner):
         refuse_batch_dependent_positions(config, limits.context_tokens)
         heads = AttentionHeads(shape.layers, shape.heads, shape.kv_heads, shape.head_dim)
         native = None if library is None else CpuAttentionKind(library, placement.threads)
-        attention = ReferenceAttention if native is None else serving_attention(heads, native)
+        preferred = native or flash
+        attention = ReferenceAttention if preferred is None else serving_attention(heads, preferred)
         weights = DecoderWeights(files.folder, shape, placement.dtype)
         rotary = RotaryTable(*inverse_frequencies(config, shape.head_dim), placement.device)
         self._rotary = rotary
@@ -78,11 +83,31 @@ class DecoderRunner(PagedRunner):
             ) from error
         # After the weights: the pool takes a share of what they leave.
         super().__init__(heads, limits, placement, attention, kv_bytes)
+        self._graphs: DecodeGraphs | None = None
 
     @property
     def native(self) -> NativeForward | None:
         """The compiled forward, where it is what computes."""
         return self._computes if isinstance(self._computes, NativeForward) else None
+
+    def prepare(self, most_sequences: int) -> None:
+        """Record decode steps, where the device has graphs."""
+        if self._device.type == "cuda" and isinstance(self._attention, FlashAttention):
+            self.record_decodes(most_sequences, capture_cuda(torch.cuda.graph_pool_handle()))
+
+    def record_decodes(self, most_sequences: int, capture: Capture) -> None:
+        assert isinstance(self._computes, TorchForward)
+        assert isinstance(self._attention, FlashAttention)
+        # What a graph reads must stay where it is: all positions there are, at once.
+        self._rotary.reach(self.limits.context_tokens)
+        with torch.inference_mode():
+            self._graphs = DecodeGraphs(
+                self._computes,
+                self._attention,
+                most_sequences=most_sequences,
+                context_tokens=self.limits.context_tokens,
+                capture=capture,
+            )
 
     def _forward(self, step: PackedStep) -> torch.Tensor:
         if isinstance(self._computes, NativeForward):
@@ -91,4 +116,12 @@ class DecoderRunner(PagedRunner):
             return self._computes(step.ids, step.positions, step.rows, self._attention, step.attention)
         self._rotary.reach(int(step.positions.max()) + 1)
         ids, positions, rows = (self._to_device(values) for values in (step.ids, step.positions, step.rows))
+        if (
+            self._graphs is not None
+            and isinstance(step.attention, FlashStep)
+            and step.attention.only_decodes
+            and len(rows) == len(ids)
+            and (logits := self._graphs.logits(ids, positions, step.attention)) is not None
+        ):
+            return logits
         return self._computes(ids, positions, rows, step.attention)

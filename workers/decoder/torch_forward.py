@@ -24,6 +24,8 @@ class TorchForward:
         self._rotary = rotary
         self._device = placement.device
         self._dtype = placement.dtype
+        # transformers keeps the factor in the model's own format, rounding included.
+        self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self._dtype, device=self._device)
         self._embedding = self._placed(weights.embedding())
         self._head = self._embedding if shape.tied else self._placed(weights.head())
         self._final_norm = self._placed(weights.final_norm())
@@ -35,8 +37,7 @@ class TorchForward:
         """`ids`, `positions` [tokens], `rows` [samples] on the device. Returns logits [samples, vocabulary]."""
         x = functional.embedding(ids, self._embedding)
         if self._shape.embedding_scale != 1.0:
-            # transformers keeps the factor in the model's own format, rounding included.
-            x = x * torch.tensor(self._shape.embedding_scale, dtype=self._dtype, device=self._device)
+            x = x * self._embedding_scale
         cosine, sine = (table[positions][:, None].to(self._dtype) for table in (self._rotary.cosine, self._rotary.sine))
         for number, weights in enumerate(self._layers):
             x = x + self._attend(number, weights, x, cosine, sine, attention)

@@ -28,12 +28,12 @@ async def test_every_record_of_a_worker_is_one_of_the_contract(
         prompt = {"prompt": "Once", "max_tokens": 3, "stream": True, "stop": ["zzz"]}
         await client.result(await client.send(prompt, priority="p1", headers=RequestHeaders("a", job_id="j")))
         with pytest.raises(RequestFailedError):
-            await client.complete("Hi", priority="p2", temperature=99)
+            await client.complete("Hi", priority="p2", model="another")
     contract = Contract(asyncapi_document(catalogue, "1"))
     seen: set[str] = set()
-    for topic in (*map(catalogue.requests, ("p0", "p1", "p2")), catalogue.deltas, catalogue.replies):
+    for topic in (*map(catalogue.requests, ("p0", "p1", "p2")), catalogue.deltas, catalogue.replies, catalogue.reports):
         for record in await read_topic(kafka.bootstrap_servers, topic):
             kinds = contract.kinds(topic, record.headers, record.value)
             assert len(kinds) == 1, (topic, record.headers, orjson.loads(record.value))
             seen.update(kinds)
-    assert seen == {"request", "delta", "final", "error"}
+    assert seen == {"request", "delta", "final", "error", "worker-report"}

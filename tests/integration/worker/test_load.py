@@ -19,8 +19,9 @@ async def test_a_stream_is_played_and_its_results_are_those_of_simulate(
 ) -> None:
     kafka = worker_config.kafka
     arguments = [
-        *("load", "synthetic@class=p0,requests=3,prompt=40,output=8,rate=20", "--length-scale", "0.5"),
-        *("synthetic@class=p3:1,tenants=2,requests=5,prompt=16,output=12", "--label", "htb", "--timeout-s", "100"),
+        *("load", "synthetic@class=p0,requests=3,prompt=40,output=8,rate=20"),
+        *("synthetic@class=p3,tenants=2,requests=5,prompt=16,output=12", "--length-scale", "0.5"),
+        *("--label", "htb", "--timeout-s", "200"),
         *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
         *("--out", str(tmp_path), "--json"),
     ]

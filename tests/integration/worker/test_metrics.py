@@ -13,6 +13,7 @@ from topics.client import Answer, HeadraceClient, RequestFailedError
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
+from workers.commands.usage import UsageSum, sums
 from workers.config import WorkerConfig
 from workers.metric_catalogue import GPU_ENERGY, GPU_MEMORY, GPU_UTILIZATION
 from workers.metric_compat import declared
@@ -78,6 +79,16 @@ async def unanswerable(config: WorkerConfig) -> None:
     await producer.stop()
 
 
+async def usage_of(config: WorkerConfig, requests: int) -> dict[tuple[str, str], UsageSum]:
+    """When so many records can be read: the end of a transaction reaches each partition in its own time."""
+    settings = KafkaSettings(config.kafka.bootstrap_servers, client_id="test")
+    async with asyncio.timeout(60):
+        while True:
+            used = await sums(settings, f"{config.kafka.topic_prefix}.usage")
+            if sum(record.requests for record in used.values()) >= requests:
+                return used
+
+
 async def scraped(port: int | None) -> dict[str, Family]:
     def get() -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
@@ -108,6 +119,7 @@ async def test_a_run_exports_what_the_catalogue_declares_and_what_its_clients_sa
         await unanswerable(config)
         answers = await traffic(client)
         await running.worker.telemetry.next_look()
+        used = await usage_of(config, len(answers) + 1)
         families = await scraped(running.worker.telemetry.export.port)
 
     expected = [metric for metric in declared(COMPAT) if metric not in CUDA_ONLY]
@@ -122,6 +134,17 @@ async def test_a_run_exports_what_the_catalogue_declares_and_what_its_clients_sa
     tokens = families["headrace_tokens"]
     for kind, field in (("prompt", "prompt_tokens"), ("output", "completion_tokens")):
         assert total(tokens, "_total", type=kind) == sum(answer.usage[field] for _, _, answer in answers)
+    for (priority, tenant), count in seen.items():
+        mine = [answer.usage for one, other, answer in answers if (one, other) == (priority, tenant)]
+        record = used.pop((tenant, priority))
+        assert (record.requests, record.completed) == (count, count)
+        assert record.prompt_tokens == sum(usage["prompt_tokens"] for usage in mine)
+        assert record.output_tokens == sum(usage["completion_tokens"] for usage in mine)
+        assert record.cost == record.prompt_tokens - record.cached_tokens + 2 * record.output_tokens
+    # The refused one has used nothing, and its record says so.
+    assert {key: (record.requests, record.completed, record.cost) for key, record in used.items()} == {
+        ("acme", "p2"): (1, 0, 0)
+    }
     output = sum(answer.usage["completion_tokens"] for _, _, answer in answers)
     assert total(families["headrace_generated_tokens"], "_total") == output
     assert total(families["headrace_inter_token_gap_seconds"], "_count") == output - len(answers)

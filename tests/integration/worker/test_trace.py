@@ -30,6 +30,8 @@ async def test_the_spans_of_a_request_hang_on_its_producers_span(
         )
     spans = {span.name: span for span in exporter.get_finished_spans()}
     prefix = kafka.topic_prefix
+    poll = spans.pop(f"poll {prefix}.p0")
+    assert [link.context.span_id for link in poll.links] == [_context(spans[f"send {prefix}.p0"]).span_id]
     send = spans[f"send {prefix}.p0"]
     assert {span.context.trace_id for span in spans.values() if span.context} == {_context(send).trace_id}
     tree = {name: _parent(span, spans) for name, span in spans.items()}
@@ -42,6 +44,7 @@ async def test_the_spans_of_a_request_hang_on_its_producers_span(
         "prefill": "chat smollm2",
         "decode": "chat smollm2",
         f"send {prefix}.replies": f"process {prefix}.p0",
+        f"commit {prefix}.p0": f"process {prefix}.p0",
     }
     process, chat = spans[f"process {prefix}.p0"], spans["chat smollm2"]
     assert _attributes(process, "messaging.") == {

@@ -1,0 +1,372 @@
+"""What preemption costs and what its budget is worth, simulated: an urgent flood, waste on a trace, θ.
+
+    python -m benchmarks.preemption_study vip
+    python -m benchmarks.preemption_study waste TRACE [--limit N] [--kv-tokens N]
+    python -m benchmarks.preemption_study theta TRACE [--limit N] [--kv-tokens N]
+
+TRACE is an Azure LLM inference trace (conversation). The machine is `llama2-70b-h100x8` of `headrace simulate` with 48
+slots; scheduler, KV accounting and preemption are a worker's.
+
+- `vip`: a large and a small low tenant keep the machine busy; bursts of urgent requests need what they have. The budget
+  of suspensions a tenant and window off and on, beside a machine that evicts nobody for newcomers.
+- `waste`: the trace in the classes 5/60/30/5 at 1.2 × its capacity, in a pool that is short; the swap pool is half of
+  it. Recomputed tokens and swapped bytes, priced as the tokens that could be computed in that time, as a part of all
+  tokens; beside recomputation alone.
+- `theta`: the same at a load that lets it end, with swapping from a quarter as dear as recomputation to four times;
+  seconds lost by θ.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from kvcache.partitions import DEFAULT_SHARES, divide
+from scheduling.default_tree import default_tree
+from scheduling.limits import BatchLimits
+from scheduling.policies import make_qdisc
+from scheduling.preemption_rules import PreemptionMode, PreemptionRules
+from scheduling.priority import PriorityClass
+from scheduling.swap_rule import SwapRates
+from scheduling.tree import TreeConfig
+from workers.assembly import strict_classes
+from workers.run_record import RunRecord
+from workers.run_results import request_times
+from workers.simulation import EngineModel, Policy, Simulation, SwapModel
+from workers.simulation_study import Study, measure_capacity, slo_of
+from workers.step_models import PRESETS
+from workers.trace_files import read_trace
+from workers.trace_mix import ArrivingRequest, mix, parse_source, scaled
+
+__all__ = ["Flood", "Lost", "Replay", "flood", "lost_of", "trace_requests"]
+
+P0, _, P2, _ = PriorityClass
+STEP_TIME = PRESETS["llama2-70b-h100x8"]
+BLOCK_TOKENS = 16
+BLOCK_BYTES = 80 * 2 * 8 * 128 * 2 * BLOCK_TOKENS
+"""Of Llama-2-70B in 16 bits: layers × (keys, values) × KV heads × their width × bytes × tokens."""
+COPY_BYTES_S = 8 * 20e9
+"""Eight links at once."""
+SLOTS = 48
+SHORT_POOL_TOKENS = 24_000
+"""Of 48 slots full of conversations less than half."""
+WINDOW_S = 60.0
+LOW_RATES = {"large": 1.95, "small": 0.65}
+"""Requests a second of the low tenants."""
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def machine(
+    pool_tokens: int,
+    rules: PreemptionRules,
+    *,
+    swap_places: int = 0,
+    copy_bytes_s: float = COPY_BYTES_S,
+    theta: float = 1.0,
+    context_tokens: int = 8192,
+    max_tokens: int = 1024,
+) -> EngineModel:
+    """`max_tokens`: the output limit that requests carry."""
+    slots = divide("sequence slots", SLOTS, DEFAULT_SHARES)
+    limits = BatchLimits(
+        context_tokens=context_tokens,
+        max_sequences=SLOTS,
+        strict_slots=1,
+        step_tokens=512,
+        slot_parts={PriorityClass(owner): replace(part, ceiling=SLOTS) for owner, part in slots.items()},
+    )
+    rates = SwapRates(BLOCK_BYTES, copy_bytes_s, copy_bytes_s)
+    return EngineModel(
+        step_time=STEP_TIME,
+        first_guess=STEP_TIME,
+        limits=limits,
+        num_blocks=pool_tokens // BLOCK_TOKENS,
+        block_size=BLOCK_TOKENS,
+        max_tokens=max_tokens,
+        shares=DEFAULT_SHARES,
+        preemption=rules,
+        swap=SwapModel(swap_places, rates, theta) if swap_places else None,
+    )
+
+
+def rules_of(mode: PreemptionMode, budget: int = 64) -> PreemptionRules:
+    tree = default_tree()
+    slos = {child.priority: child.slo for child in tree.walk() if child.priority is not None}
+    return PreemptionRules(mode=mode, budget=budget, window_s=WINDOW_S, slos=slos)
+
+
+def run(
+    requests: Sequence[ArrivingRequest],
+    engine: EngineModel,
+    tree: TreeConfig,
+    on_preempted: Callable[[ArrivingRequest, float], None] = lambda _request, _now: None,
+) -> RunRecord:
+    policy = Policy(
+        name="htb",
+        make=lambda index, cost: make_qdisc("htb", index, tree, cost),
+        strict_classes=strict_classes("htb", tree),
+    )
+    return Simulation(requests, engine, policy, partial(slo_of, tree), on_preempted).run()
+
+
+# --- what was lost ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    preemptions: int
+    swapped: int
+    recomputed_tokens: int
+    copied_s: float
+    seconds: float
+    """Recomputation and copies."""
+    share: float
+    """The same as tokens, of all tokens."""
+    most_of_one_request: int
+    end_s: float
+
+
+def lost_of(record: RunRecord, copy_bytes_s: float = COPY_BYTES_S) -> Lost:
+    token_s = STEP_TIME.per_prefill_token_s
+    recomputed = record.batch.recomputed_tokens
+    copied_s = (record.kv.swapped_out + record.kv.swapped_in) * BLOCK_BYTES / copy_bytes_s
+    asked = sum(one.request.prompt_tokens + one.request.output_tokens for one in record.requests)
+    return Lost(
+        preemptions=record.batch.preemptions,
+        swapped=record.batch.suspensions.swapped,
+        recomputed_tokens=recomputed,
+        copied_s=copied_s,
+        seconds=recomputed * token_s + copied_s,
+        share=(recomputed + copied_s / token_s) / asked,
+        most_of_one_request=max(one.preemptions for one in record.requests),
+        end_s=record.end_s,
+    )
+
+
+# --- an urgent flood --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    vip_attainment: float
+    lowest_attainment: float
+    """Of the low tenants."""
+    most_suspensions: int
+    """Of one low tenant in any window, for others."""
+    demotions: int
+    tokens_s: float
+    lost: Lost
+
+
+def flood_requests(seconds: float, seed: int = 5) -> tuple[ArrivingRequest, ...]:
+    """Low tenants that want somewhat more than the pool lets in, and every 4 s a burst of urgent requests."""
+    draw = Random(seed)
+    found: list[ArrivingRequest] = []
+    for tenant, rate in LOW_RATES.items():
+        now_s = 0.0
+        while now_s < seconds:
+            prompt, output = draw.randrange(300, 1_200), draw.randrange(100, 300)
+            found.append(ArrivingRequest(0, now_s, prompt, output, P2, tenant, tenant))
+            now_s += draw.expovariate(rate)
+    for burst in range(1, int(seconds / 4)):
+        for _ in range(draw.randrange(2, 15)):
+            prompt, output = draw.randrange(50, 150), draw.randrange(100, 300)
+            found.append(ArrivingRequest(0, 4.0 * burst + 0.5 * draw.random(), prompt, output, P0, "vip", "vip"))
+    found.sort(key=lambda request: request.arrival_s)
+    return tuple(replace(request, number=number) for number, request in enumerate(found))
+
+
+def flood(mode: PreemptionMode, budget: int, seconds: float) -> Flood:
+    tree = default_tree(capacity_units_s=10_000.0)
+    engine = machine(
+        SHORT_POOL_TOKENS,
+        rules_of(mode, budget),
+        swap_places=SHORT_POOL_TOKENS // BLOCK_TOKENS // 2,
+        max_tokens=300,
+    )
+    suspended: dict[str, list[float]] = {}
+
+    def note(request: ArrivingRequest, now: float) -> None:
+        suspended.setdefault(request.tenant, []).append(now)
+
+    record = run(flood_requests(seconds), engine, tree, note)
+    times = request_times(record)
+    met = times.meets(partial(slo_of, tree))
+    attainment = {tenant: float(met[times.tenant == tenant].mean()) for tenant in np.unique(times.tenant)}
+    tokens = sum(one.request.prompt_tokens + one.request.output_tokens for one in record.requests)
+    return Flood(
+        vip_attainment=attainment.pop("vip"),
+        lowest_attainment=min(attainment.values()),
+        most_suspensions=max((_most_in_a_window(times_s) for times_s in suspended.values()), default=0),
+        demotions=record.batch.suspensions.demotions,
+        tokens_s=tokens / record.end_s,
+        lost=lost_of(record),
+    )
+
+
+def _most_in_a_window(times_s: Sequence[float]) -> int:
+    return max(sum(start <= moment < start + WINDOW_S for moment in times_s) for start in times_s)
+
+
+# --- a trace ----------------------------------------------------------------------------------------------------------
+
+
+def trace_requests(trace: Path, limit: int | None) -> tuple[ArrivingRequest, ...]:
+    """In the classes of the named mix 5/60/30/5, two tenants each class or so."""
+    limited = "" if limit is None else f",limit={limit}"
+    source = parse_source(f"{trace}@class=p0:5+p1:60+p2:30+p3:5,tenants=6{limited}")
+    return mix([(source, read_trace(trace))], seed=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A trace at a load × the capacity of the machine with a pool, which is measured once for all runs."""
+
+    requests: tuple[ArrivingRequest, ...]
+    tree: TreeConfig
+    pool_tokens: int
+
+    @classmethod
+    def of(
+        cls, requests: Sequence[ArrivingRequest], *, load: float = 1.2, pool_tokens: int = SHORT_POOL_TOKENS
+    ) -> "Replay":
+        tree = default_tree(capacity_units_s=10_000.0)
+        engine = machine(
+            pool_tokens, rules_of(PreemptionMode.RECOMPUTE), context_tokens=_longest(requests, pool_tokens)
+        )
+        capacity = measure_capacity(Study(tuple(requests), engine, tree, None))
+        loaded = scaled(requests, capacity.factor(requests, load))
+        return cls(loaded, replace(tree, capacity_units_s=capacity.units_s), pool_tokens)
+
+    def run(self, mode: PreemptionMode, *, copy_bytes_s: float = COPY_BYTES_S, theta: float = 1.0) -> Lost:
+        engine = machine(
+            self.pool_tokens,
+            rules_of(mode),
+            swap_places=self.pool_tokens // BLOCK_TOKENS // 2,
+            copy_bytes_s=copy_bytes_s,
+            theta=theta,
+            context_tokens=_longest(self.requests, self.pool_tokens),
+        )
+        return lost_of(run(self.requests, engine, self.tree), copy_bytes_s)
+
+
+def _longest(requests: Sequence[ArrivingRequest], pool_tokens: int) -> int:
+    """The context of a worker that must take them all: with the limit that they carry, or the whole pool."""
+    longest = max(request.prompt_tokens + max(request.output_tokens, 1024) for request in requests)
+    return min(longest, pool_tokens)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="what preemption costs, simulated")
+    studies = parser.add_subparsers(dest="study", required=True)
+    vip = studies.add_parser("vip")
+    vip.add_argument("--seconds", type=float, default=240.0)
+    vip.add_argument("--budget", type=int, default=8)
+    for name in ("waste", "theta"):
+        study = studies.add_parser(name)
+        study.add_argument("trace", type=Path)
+        study.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
+        study.add_argument("--kv-tokens", type=int, default=SHORT_POOL_TOKENS, metavar="N", help="(%(default)s)")
+    parsed = parser.parse_args(arguments)
+    console = Console(width=150)
+    if parsed.study == "vip":
+        console.print(_vip_table(parsed.seconds, parsed.budget))
+    elif parsed.study == "waste":
+        console.print(_waste_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
+    else:
+        console.print(_theta_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
+    return 0
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left")
+    return table
+
+
+def _vip_table(seconds: float, budget: int) -> Table:
+    table = _table(
+        f"an urgent flood, {seconds:g} s; a window has {WINDOW_S:g} s",
+        "",
+        "VIP attainment",
+        "lowest of the others",
+        "suspensions",
+        "most in a window",
+        "demoted",
+        "tokens/s",
+        "lost",
+    )
+    runs = [
+        ("nobody is evicted for newcomers", PreemptionMode.COOPERATIVE, 1_000_000),
+        ("budget off", PreemptionMode.AUTO, 1_000_000),
+        (f"budget {budget}", PreemptionMode.AUTO, budget),
+    ]
+    for name, mode, allowed in runs:
+        found = flood(mode, allowed, seconds)
+        table.add_row(
+            name,
+            f"{found.vip_attainment:.2%}",
+            f"{found.lowest_attainment:.2%}",
+            str(found.lost.preemptions),
+            str(found.most_suspensions),
+            str(found.demotions),
+            f"{found.tokens_s:,.0f}",
+            f"{found.lost.share:.2%}",
+        )
+    return table
+
+
+def _lost_row(name: str, lost: Lost) -> list[str]:
+    return [
+        name,
+        str(lost.preemptions),
+        str(lost.swapped),
+        f"{lost.recomputed_tokens:,}",
+        f"{lost.copied_s:.2f} s",
+        f"{lost.seconds:.2f} s",
+        f"{lost.share:.2%}",
+        str(lost.most_of_one_request),
+        f"{lost.end_s:,.1f} s",
+    ]
+
+
+_LOST = ("suspensions", "swapped", "recomputed", "copies", "lost", "of all tokens", "most of one", "makespan")
+
+
+def _waste_table(requests: Sequence[ArrivingRequest], pool_tokens: int) -> Table:
+    table = _table(f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "mode", *_LOST)
+    trace = Replay.of(requests, pool_tokens=pool_tokens)
+    for mode in (PreemptionMode.RECOMPUTE, PreemptionMode.SWAP, PreemptionMode.AUTO):
+        table.add_row(*_lost_row(mode.value, trace.run(mode)))
+    return table
+
+
+def _theta_table(requests: Sequence[ArrivingRequest], pool_tokens: int) -> Table:
+    table = _table(
+        f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "swap ÷ recompute, θ", *_LOST
+    )
+    # Out and in of a block against the prefill of its tokens.
+    even_bytes_s = 2 * BLOCK_BYTES / (BLOCK_TOKENS * STEP_TIME.per_prefill_token_s)
+    trace = Replay.of(requests, pool_tokens=pool_tokens)
+    for dearness in (0.25, 0.5, 1.0, 2.0, 4.0):
+        for theta in (0.1, 0.3, 0.5, 1.0, 2.0, 10.0):
+            lost = trace.run(PreemptionMode.AUTO, copy_bytes_s=even_bytes_s / dearness, theta=theta)
+            table.add_row(*_lost_row(f"{dearness:g}, {theta:g}", lost))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The experiments of `benchmarks.preemption_study`, short."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import preemption_study
+from benchmarks.preemption_study import Replay, flood, trace_requests
+from scheduling.preemption_rules import PreemptionMode
+
+TRACE = Path(__file__).parents[1] / "data" / "azure_2023_conv.csv"
+BUDGET = 1
+SECONDS = 28.0
+
+
+def test_a_budget_bounds_what_each_tenant_suffers_and_costs_neither_the_urgent_nor_the_machine_much() -> None:
+    unbounded = flood(PreemptionMode.AUTO, 1_000_000, SECONDS)
+    bounded = flood(PreemptionMode.AUTO, BUDGET, SECONDS)
+    assert unbounded.most_suspensions > BUDGET, "else the budget shows nothing"
+    assert bounded.most_suspensions <= BUDGET
+    assert min(unbounded.vip_attainment, bounded.vip_attainment) >= 0.995
+    assert bounded.lowest_attainment >= 0.99
+    assert bounded.tokens_s >= 0.97 * unbounded.tokens_s
+
+
+def test_little_is_lost_on_a_trace_beyond_capacity() -> None:
+    """In a pool of an eighth of what full slots take: in a larger one nobody is suspended at all."""
+    trace = Replay.of(trace_requests(TRACE, 60), pool_tokens=6_000)
+    for mode in (PreemptionMode.AUTO, PreemptionMode.RECOMPUTE):
+        lost = trace.run(mode)
+        assert lost.preemptions > 0
+        assert (lost.swapped > 0) is (mode is PreemptionMode.AUTO)
+        assert lost.share <= 0.02
+        assert lost.most_of_one_request <= 2
+
+
+def test_its_tables_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preemption_study.main(["waste", str(TRACE), "--limit", "12"]) == 0
+    assert "recompute" in capsys.readouterr().out

@@ -1,0 +1,296 @@
+"""The delivering half of a worker: records in, answers out, and what is known of each request's attempts meanwhile.
+
+Knows who hands a request to whom between the broker and the engine, and in which order the parts start and end. Does
+not know how any of them works, what is computed (`workers.computing`), or why the worker ends (`workers.worker`).
+On the event loop; the engine's threads call `attempts.stage` and `attempts.staged` alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from scheduling.priority import PriorityClass
+from scheduling.tree import TreeConfig
+from topics.attempt_notes import PriorAttempts
+from topics.catalogue import Catalogue
+from topics.consumer import PartitionEpoch
+from topics.control_orders import ControlOrders
+from topics.dead_letter_limit import DeadLetterLimit, DeadLetterRules
+from topics.kafka_settings import KafkaSettings
+from topics.log_reader import LogReader
+from topics.producer import DeltaProducer
+from topics.progress_journal import ProgressJournal
+from topics.terminal_replies import Fate, TerminalReplies
+from workers.attempts import Attempts
+from workers.class_channel import ClassChannel
+from workers.computing import Computing
+from workers.config import WorkerConfig
+from workers.continuing import Continuing
+from workers.egress import Egress
+from workers.engine_messages import Cancelled, Revoked
+from workers.giving_up import GivingUp
+from workers.ingress import Ingress, Refusal
+from workers.request import Arrival, Moved
+from workers.residency import Residency
+from workers.staging import Staged
+from workers.terminal_writer import ReplyTopics, Settled
+from workers.tracing import ReplySent, RequestTracer
+from workers.usage import UsageWriter
+from workers.wall_clock import WallClock
+from workers.worker_telemetry import WorkerTelemetry
+
+if TYPE_CHECKING:
+    from workers.loaded_model import LoadedModel
+
+__all__ = ["Delivery"]
+
+log = logging.getLogger(__name__)
+
+_DELIVERY_GRACE_S = 10.0
+"""At the end, how long replies may take to reach the broker."""
+_PRODUCER_GRACE_S = 2.0
+
+
+class Delivery:
+    """`start`, `serve`, `join_groups`; then `close`, `finish`, `end_besides`, `give_back`, `leave_groups`, `stop`."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        model: "LoadedModel",
+        kafka: KafkaSettings,
+        catalogue: Catalogue,
+        tree: TreeConfig,
+        *,
+        instance: str,
+        topics: ReplyTopics,
+        computing: Computing,
+        orders: ControlOrders,
+        telemetry: WorkerTelemetry,
+        tracer: RequestTracer,
+        call_soon: Callable[[Callable[[], None]], None],
+        on_broken: Callable[[str, BaseException], None],
+    ) -> None:
+        """`tree`: the classes that are served, and others. `instance`: see `workers.worker`. `orders`: those that
+        stand. `call_soon`: on the event loop, from any thread. `on_broken`: nothing can be begun any more, and why."""
+        self._computing = computing
+        self._orders = orders
+        self._telemetry = telemetry
+        self._tracer = tracer
+        self._transactional = config.delivery == "exactly-once"
+        classes = [PriorityClass.from_label(label) for label in config.classes]
+        groups = {priority: catalogue.group(priority.label) for priority in classes}
+        group_of = {catalogue.requests(priority.label): groups[priority] for priority in classes}
+        weights = {priority: tree.of(priority).weight for priority in classes}
+        self.residency = Residency(weights, config.ingress.max_rows, config.ingress.max_bytes)
+        self.deltas = DeltaProducer(kafka)
+        self._journal = ProgressJournal(kafka, catalogue.progress, group_of)
+        self.attempts = Attempts(
+            self._journal,
+            accept=self._accept,
+            stage=computing.stage,
+            let_in=computing.put,
+            go_on=self._go_on,
+            give_up=self._give_up,
+            on_broken=lambda error: on_broken("attempts can't be noted", error),
+            call_soon=call_soon,
+            full=self.residency.paused,
+            certain=lambda priority: self.channels[priority].consumer.lease.holds,
+        )
+        self.ingress = Ingress(
+            config.ingress,
+            default_reply_topic=topics.replies,
+            trust_tenant_header=config.scheduling.trust_tenant_header,
+            ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in classes},
+            accept=self.attempts.take,
+            refuse=self._refuse,
+            cancelling=orders.cancelling,
+        )
+        self.channels: Mapping[PriorityClass, ClassChannel] = {
+            priority: ClassChannel(
+                priority,
+                config,
+                kafka,
+                catalogue,
+                topics,
+                self.residency,
+                instance=instance,
+                on_batch=tracer.polled,
+                on_record=self.ingress.take,
+                adopt=self._journal.adopt,
+                on_confirmed=self.attempts.confirmed,
+                on_revoked=self._revoke,
+                given_back=self.attempts.given_back,
+                on_settled=self._settled,
+            )
+            for priority in classes
+        }
+        self.egress = Egress(
+            config.egress,
+            outbox=computing.outbox,
+            topics=topics,
+            deltas=self.deltas,
+            writers={priority: channel.writer for priority, channel in self.channels.items()},
+            groups=groups,
+            new_detokenizer=computing.new_detokenizer,
+            attempts=self.attempts,
+            on_tokens=telemetry.tokens,
+            usage=UsageWriter(catalogue.usage, WallClock()) if config.telemetry.usage_records else None,
+            token_bytes=computing.new_detokenizer.token_bytes,
+        )
+        self._continuing = Continuing(
+            self.attempts,
+            self.deltas,
+            LogReader(kafka, "deltas-told"),
+            topics.deltas,
+            context=lambda message: self.egress.context_of(message.job.arrival),
+            new_detokenizer=computing.new_detokenizer,
+            let_in=computing.put,
+        )
+        rules = DeadLetterRules(**dict(config.dead_letters))
+        limit = DeadLetterLimit(kafka, rules, letters=topics.dead_letters, replies=topics.replies)
+        self._giving_up = GivingUp(limit, self.egress.give_up)
+        self._besides: list[asyncio.Task[None]] = []
+        """They have no end of their own."""
+
+    # --- it begins ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect the producers. Raises `KafkaUnavailableError`."""
+        for producer in self._producers():
+            await producer.start()
+
+    def serve(self, tasks: asyncio.TaskGroup) -> None:
+        """Records that come are taken and answered from now on."""
+        self._replying = tasks.create_task(self.egress.run())
+        self._besides = [tasks.create_task(self._giving_up.run()), tasks.create_task(self._continuing.run())]
+        self._writing = [tasks.create_task(channel.writer.run()) for channel in self.channels.values()]
+        for channel in self.channels.values():
+            channel.open()
+
+    async def join_groups(self, tasks: asyncio.TaskGroup) -> None:
+        """Return when every group has given this worker its partitions, none included."""
+        consumers = [channel.consumer for channel in self.channels.values()]
+        for consumer in consumers:
+            await consumer.start()
+            tasks.create_task(consumer.wait_closed())
+        for consumer in consumers:
+            await consumer.wait_assigned()
+
+    # --- it ends --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take nothing new; what is answered still leaves."""
+        for channel in self.channels.values():
+            channel.close()
+
+    async def finish(self) -> None:
+        """Deliver all that the engine has left, within the grace period. After the engine has stopped."""
+        self.egress.close()
+        try:
+            async with asyncio.timeout(_DELIVERY_GRACE_S):
+                await self._replying
+                for channel in self.channels.values():
+                    channel.writer.close()
+                await asyncio.wait(self._writing)
+        except TimeoutError:
+            log.warning("the broker did not take all replies in %g s: the next worker answers again", _DELIVERY_GRACE_S)
+            for task in (self._replying, *self._writing):
+                task.cancel()
+
+    def end_besides(self) -> None:
+        """Who waits to go on or to be given up is left for the next worker."""
+        for task in self._besides:
+            task.cancel()
+
+    async def give_back(self) -> None:
+        """Note of what runs that nobody runs it any more. After the engine has stopped."""
+        self.attempts.give_back()
+        try:
+            async with asyncio.timeout(_PRODUCER_GRACE_S):
+                await self.attempts.given_back()
+        except TimeoutError:
+            log.warning(
+                "the broker did not take the last notes in %g s: the next worker may suspect", _PRODUCER_GRACE_S
+            )
+
+    async def leave_groups(self) -> None:
+        """Raises what ended a consumer before, which is a bug; when all have left."""
+        await _all_at_once(*(channel.consumer.stop() for channel in self.channels.values()))
+
+    async def stop(self) -> None:
+        """Everything that matters was delivered by `finish`: what is left gets a moment."""
+        await _all_at_once(*(producer.stop(_PRODUCER_GRACE_S) for producer in self._producers()))
+
+    def _producers(self) -> list[DeltaProducer | ProgressJournal | TerminalReplies]:
+        return [self.deltas, self._journal, *(channel.replies for channel in self.channels.values())]
+
+    # --- what the parts tell one another --------------------------------------------------------------------------
+
+    def _accept(self, arrival: Arrival) -> None:
+        self._telemetry.arrived(arrival)
+        self._computing.put(arrival)
+        # An order may have come since ingress looked; one to another class is obeyed here alone.
+        headers, timestamp_ms = arrival.headers, arrival.record.timestamp_ms
+        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
+        if order is not None:
+            self._computing.put(Cancelled((order,)))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._telemetry.refused(refusal)
+        self.egress.refuse(refusal)
+
+    def _go_on(self, message: Staged) -> None:
+        self._continuing.put(message)
+
+    def _give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        self._giving_up.put(arrival, prior)
+
+    def _revoke(self, partition: PartitionEpoch) -> None:
+        self._telemetry.revoked(partition)
+        self.egress.revoke(*partition)
+        self.attempts.revoke(partition)
+        self._computing.put(Revoked(partition.topic, partition.partition, partition.epoch))
+
+    def _settled(self, settled: Settled) -> None:
+        """A terminal reply has left the worker, one way or the other."""
+        publication = settled.terminal.publication
+        self.attempts.settled(settled.terminal.record, settled.terminal.epoch)
+        delivered = settled.fate is Fate.DELIVERED
+        met = self._telemetry.settled(settled) if delivered else {}
+        if publication is None:
+            return
+        outbox = self._computing.outbox
+        was_full = outbox.full
+        outbox.delivered(publication)
+        if was_full and not outbox.full:
+            self._computing.wake()  # it may dispatch again
+        assert publication.ending is not None
+        if isinstance(publication.ending.reason, Moved):
+            return
+        sent = settled.terminal.reply
+        reply = ReplySent(
+            sent.topic,
+            settled.sent_s,
+            settled.acknowledged_s,
+            sent.size_bytes,
+            attempt=sent.attempt,
+            committed=delivered,
+            transactional=self._transactional,
+        )
+        self._tracer.record(
+            publication.arrival,
+            publication.prepared,
+            publication.ending,
+            reply,
+            f"chatcmpl-{publication.arrival.headers.request_id}",
+            met,
+        )
+
+
+async def _all_at_once(*ends: Awaitable[None]) -> None:
+    """Each may take seconds while the broker is away. Raises the first error, when all have ended."""
+    for outcome in await asyncio.gather(*ends, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
