@@ -192,7 +192,7 @@ class Egress:
         if publication.ending is None:
             return
         if isinstance(publication.ending.reason, Moved):
-            self._move(publication, publication.ending.reason)
+            await self._move(publication, publication.ending.reason)
         elif publication.ending.error is not None:
             self._fail(publication, reply, publication.ending)
         else:
@@ -271,14 +271,18 @@ class Egress:
         too_large = partial(reply.context.error, error_body(RequestError.answer_too_large()), stages)
         self._put(publication, final, reply.last_acknowledgement, instead=too_large)
 
-    def _move(self, publication: Publication, moved: Moved) -> None:
+    async def _move(self, publication: Publication, moved: Moved) -> None:
         """It waits in another class from now on, and is answered from there."""
-        arrival = publication.arrival
+        arrival, told = publication.arrival, None
         self._replies.pop(arrival.id, None)
+        context = self.context_of(arrival)
+        if context.attempt > 1:
+            # The attempts before may have begun its stream, and nobody there knows of them.
+            await self._room()
+            told = self._deltas.send(context.begins_again())
         record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
         refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
-        instead = partial(self.context_of(arrival).error, error_body(refused))
-        self._put(publication, record, None, instead=instead, moves=True)
+        self._put(publication, record, told, instead=partial(context.error, error_body(refused)), moves=True)
 
     def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
         return stage_times(arrival, ending.timeline, self._clock)

@@ -162,6 +162,19 @@ async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_ins
     assert (terminal.instead().topic, dict(terminal.instead().headers)["event"]) == ("r", b"error")
 
 
+async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_to() -> None:
+    """There its `seq` counts from 0 again, and cuts the text at other places."""
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.attempts.journal.left[arrival.id] = PriorAttempts(AttemptNote(2, 0, tokens=5, running=False), ended=False)
+    scene.attempts.attempts.take(arrival)
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    (terminal,), (mark,) = scene.writer.terminals, scene.deltas.sent
+    assert (dict(mark.headers)["event"], dict(mark.headers)["attempt"]) == (b"reset", b"3")
+    assert terminal.after is not None, "the request waits until the stream is told so"
+
+
 async def test_nothing_is_answered_for_a_revoked_assignment() -> None:
     scene = Scene()
     arrival, prepared = scene.request("r")
