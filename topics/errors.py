@@ -86,6 +86,16 @@ class RequestError(Exception):
         )
 
     @classmethod
+    def answer_too_large(cls) -> "RequestError":
+        """413: it was computed, and its record is larger than the topic of replies takes."""
+        return cls(
+            "the answer is larger than a record of the reply topic may be: ask for fewer tokens (max_tokens), choices "
+            "(n) or log probabilities (top_logprobs).",
+            status_code=413,
+            code="answer_too_large",
+        )
+
+    @classmethod
     def model_not_found(cls, model: str, served: Sequence[str]) -> "RequestError":
         """404: `served` are the names and aliases that the worker answers to."""
         shown = model if len(model) <= _QUOTED_CHARACTERS else model[:_QUOTED_CHARACTERS] + "…"

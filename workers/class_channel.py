@@ -119,11 +119,12 @@ class ClassChannel:
         for partition in partitions:
             self._residency.revoke(self._priority, partition.partition)
             self._on_revoked(partition)
-        # Answers that are ready still leave, within the callback's deadline.
+        # What kept the class paused may just have left with them. Before the waiting, which the callback's deadline may
+        # cut short: nobody would look again.
+        self._resume_if_low()
+        # Answers that are ready still leave, within that deadline.
         await self.writer.wait_idle()
         await self._given_back()
-        # What kept the class paused may just have left with them.
-        self._resume_if_low()
 
     async def _settle_replies(self) -> None:
         await self.replies.settle()

@@ -11,6 +11,7 @@ outbox is full and the engine dispatches nothing new.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from scheduling.priority import PriorityClass
@@ -191,7 +192,7 @@ class Egress:
         if publication.ending is None:
             return
         if isinstance(publication.ending.reason, Moved):
-            self._move(publication, publication.ending.reason)
+            await self._move(publication, publication.ending.reason)
         elif publication.ending.error is not None:
             self._fail(publication, reply, publication.ending)
         else:
@@ -267,18 +268,35 @@ class Egress:
             self._send(reply, reply.body.usage_chunk(**tokens), ())
         stages = self._stages(publication.arrival, whole)
         final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
-        self._put(publication, final, reply.last_acknowledgement)
+        too_large = partial(reply.context.error, error_body(RequestError.answer_too_large()), stages)
+        self._put(publication, final, reply.last_acknowledgement, instead=too_large)
 
-    def _move(self, publication: Publication, moved: Moved) -> None:
+    async def _move(self, publication: Publication, moved: Moved) -> None:
         """It waits in another class from now on, and is answered from there."""
-        arrival = publication.arrival
+        arrival, told = publication.arrival, None
         self._replies.pop(arrival.id, None)
-        self._put(publication, moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to)), None)
+        context = self.context_of(arrival)
+        if context.attempt > 1:
+            # The attempts before may have begun its stream, and nobody there knows of them.
+            await self._room()
+            told = self._deltas.send(context.begins_again())
+        record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
+        refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
+        self._put(publication, record, told, instead=partial(context.error, error_body(refused)), moves=True)
 
     def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
         return stage_times(arrival, ending.timeline, self._clock)
 
-    def _put(self, publication: Publication, reply: OutboundRecord, told: asyncio.Future[Any] | None) -> None:
+    def _put(
+        self,
+        publication: Publication,
+        reply: OutboundRecord,
+        told: asyncio.Future[Any] | None,
+        *,
+        instead: Callable[[], OutboundRecord] | None = None,
+        moves: bool = False,
+    ) -> None:
+        """`told`: the acknowledgement of its last delta. `instead`, `moves`: see `Terminal`."""
         arrival = publication.arrival
         last = self._attempts.ending(arrival)
         after = _all_of(told, last.written)
@@ -288,7 +306,17 @@ class Egress:
         if self._usage is not None and not isinstance(ending.reason, Moved):
             beside = (*beside, self._usage.record(arrival, publication.prepared, ending, reply.attempt))
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, after, publication, beside)
+            Terminal(
+                reply,
+                arrival.record,
+                arrival.epoch,
+                arrival.origin_class,
+                after,
+                publication,
+                beside,
+                instead=instead,
+                moves=moves,
+            )
         )
 
     async def _send_last_deltas(self, reply: GrowingReply, stream: ReplyStream, reason: FinishReason) -> None:

@@ -62,6 +62,10 @@ class Terminal:
     """None: refused at ingress, so the engine never knew it."""
     beside: tuple[OutboundRecord, ...] = ()
     """See `TerminalReply`."""
+    instead: Callable[[], OutboundRecord] | None = None
+    """The error that takes its place if no topic of ours takes it. None: it is one, and small enough for any."""
+    moves: bool = False
+    """No reply, but the request itself on its way into another class."""
 
     @property
     def partition(self) -> PartitionEpoch:
@@ -147,20 +151,27 @@ class TerminalWriter:
             self._news.set()
 
     async def _send_elsewhere(self, terminal: Terminal, refusal: RecordRefusedError) -> Fate:
-        """The caller's own topic takes nothing: the answer goes to the default one, where nobody may be looking.
+        """The caller's own topic takes nothing: the answer goes to the default one, where nobody may be looking. That
+        one doesn't take it either, for it is too large: an error takes its place. So for a request that can't be moved.
 
-        Raises `RecordRefusedError` if one of our own topics refuses, which ends the worker: a reply must not be lost
-        silently.
+        Raises `RecordRefusedError` if one of our own topics refuses even that, which ends the worker: a reply must not
+        be lost silently.
         """
-        reply = terminal.reply
-        if reply.topic in (self._topics.replies, self._topics.dead_letters) and reply.partition is None:
-            raise refusal
-        log.warning("a reply to %s was refused (%s): it goes to %s", reply.topic, refusal, self._topics.replies)
-        elsewhere = replace(_reply(terminal), record=replace(reply, topic=self._topics.replies, partition=None))
-        (outcome,) = await self._replies.deliver([elsewhere])
-        if isinstance(outcome, RecordRefusedError):
-            raise outcome
-        return outcome
+        while True:
+            reply = terminal.reply
+            own = reply.topic in (self._topics.replies, self._topics.dead_letters) and reply.partition is None
+            if not own and not terminal.moves:
+                log.warning("a reply to %s was refused (%s): it goes to %s", reply.topic, refusal, self._topics.replies)
+                terminal = replace(terminal, reply=replace(reply, topic=self._topics.replies, partition=None))
+            elif terminal.instead is not None:
+                log.warning("%s is answered with an error, for %s", terminal.record.id, refusal)
+                terminal = replace(terminal, reply=terminal.instead(), instead=None, moves=False)
+            else:
+                raise refusal
+            (outcome,) = await self._replies.deliver([_reply(terminal)])
+            if not isinstance(outcome, RecordRefusedError):
+                return outcome
+            refusal = outcome
 
 
 def _reply(terminal: Terminal) -> TerminalReply:

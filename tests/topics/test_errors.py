@@ -9,6 +9,7 @@ ALL = [
     RequestError.invalid_request("messages", "messages must be a list."),
     RequestError.unsupported("tools", "leave it out"),
     RequestError.body_too_large(10, 5),
+    RequestError.answer_too_large(),
     RequestError.model_not_found("gpt-4", ["a", "b"]),
     RequestError.context_length_exceeded(context_tokens=10, prompt_tokens=12, output_tokens=None, param="messages"),
     RequestError.reply_topic_not_allowed("t", "kafka_replyTopic"),

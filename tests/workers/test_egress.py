@@ -17,7 +17,7 @@ from workers.egress import Egress
 from workers.outbox import Outbox
 from workers.prompt import PreparedRequest
 from workers.reply_stream import StreamStart
-from workers.request import Arrival, Ending, FinishReason
+from workers.request import Arrival, Ending, FinishReason, Moved
 from workers.sampling import TokenLogprobs
 from workers.staging import StageJob
 from workers.terminal_writer import ReplyTopics, Terminal
@@ -135,6 +135,44 @@ async def test_closing_publishes_what_the_engine_left() -> None:
         scene.outbox.ended(Arrival(**fields | {"record": record}), prepared, end(0))
     await scene.run()
     assert len(scene.writer.terminals) == 3
+
+
+async def test_an_answer_too_large_for_its_topic_has_an_error_to_take_its_place() -> None:
+    scene = Scene()
+    arrival, prepared = scene.request("r")
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, end(1))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert terminal.instead is not None
+    error = terminal.instead()
+    assert dict(error.headers)["event"] == b"error"
+    assert error.value is not None
+    assert orjson.loads(error.value)["error"]["code"] == "answer_too_large"
+
+
+async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_instead() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", arrival.record.value)
+    assert terminal.instead is not None
+    assert (terminal.instead().topic, dict(terminal.instead().headers)["event"]) == ("r", b"error")
+
+
+async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_to() -> None:
+    """There its `seq` counts from 0 again, and cuts the text at other places."""
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.attempts.journal.left[arrival.id] = PriorAttempts(AttemptNote(2, 0, tokens=5, running=False), ended=False)
+    scene.attempts.attempts.take(arrival)
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    (terminal,), (mark,) = scene.writer.terminals, scene.deltas.sent
+    assert (dict(mark.headers)["event"], dict(mark.headers)["attempt"]) == (b"reset", b"3")
+    assert terminal.after is not None, "the request waits until the stream is told so"
 
 
 async def test_nothing_is_answered_for_a_revoked_assignment() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,9 @@ class Replies:
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.refused: set[str] = set()
+        self.largest = 10 * 2**20
+        """Of a value that the topics take."""
+        self.taken: list[bytes] = []
         self.lost: set[int] = set()
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -39,8 +43,10 @@ class Replies:
         return [self._outcome(reply) for reply in replies]
 
     def _outcome(self, reply: TerminalReply) -> Outcome:
-        if reply.record.topic in self.refused:
-            return RecordRefusedError("no such topic")
+        value = reply.record.value or b""
+        if reply.record.topic in self.refused or len(value) > self.largest:
+            return RecordRefusedError("no such topic, or it is too large for it")
+        self.taken.append(value)
         return Fate.LOST if reply.offset in self.lost else Fate.DELIVERED
 
     def statistics(self) -> ProducerStatistics:
@@ -54,11 +60,17 @@ class Scene:
         self.writer = TerminalWriter(self.replies, TOPICS, self.settled.append)
 
     def terminal(
-        self, offset: int, *, topic: str = "replies", after: "asyncio.Future[None] | None" = None, size: int = 10
+        self,
+        offset: int,
+        *,
+        topic: str = "replies",
+        after: "asyncio.Future[None] | None" = None,
+        size: int = 10,
+        **fields: Any,
     ) -> Terminal:
         record = InboundRecord(RecordId("inference.p1", 0, offset), 0, None, b"{}", ())
         reply = OutboundRecord(topic, None, b"k", bytes(size))
-        return Terminal(reply, record, 1, PriorityClass.P1, after)
+        return Terminal(reply, record, 1, PriorityClass.P1, after, **fields)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -133,6 +145,28 @@ async def test_a_refusal_of_our_own_topic_ends_the_writer() -> None:
     scene.writer.put(scene.terminal(0))
     with pytest.raises(RecordRefusedError):
         await asyncio.wait_for(scene.writer.run(), 5)
+
+
+@pytest.mark.parametrize("topic", ["replies", "mine"])
+async def test_an_answer_that_is_too_large_for_every_topic_becomes_an_error(topic: str) -> None:
+    scene = Scene()
+    scene.replies.largest = 100
+    error = OutboundRecord(topic, None, b"k", b"too large")
+    async with scene.running():
+        scene.writer.put(scene.terminal(0, topic=topic, size=1_000, instead=lambda: error))
+    assert scene.replies.taken == [b"too large"]
+    assert scene.fates == {0: Fate.DELIVERED}
+
+
+async def test_a_request_that_its_new_class_refuses_is_answered_and_put_among_no_replies() -> None:
+    scene = Scene()
+    scene.replies.refused = {"inference.p3"}
+    error = OutboundRecord("replies", None, b"k", b"not moved")
+    async with scene.running():
+        scene.writer.put(scene.terminal(0, topic="inference.p3", moves=True, instead=lambda: error))
+    assert scene.replies.batches == [["inference.p3/0"], ["replies/0"]]
+    assert scene.replies.taken == [b"not moved"]
+    assert scene.fates == {0: Fate.DELIVERED}
 
 
 async def test_an_answer_whose_partition_is_gone_is_settled_as_lost() -> None:

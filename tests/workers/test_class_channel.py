@@ -1,0 +1,55 @@
+"""A class's channel: when its partitions pause and go on."""
+
+import asyncio
+from typing import Any
+
+from scheduling.priority import PriorityClass
+from topics.catalogue import Catalogue
+from topics.kafka_settings import KafkaSettings
+from workers.class_channel import ClassChannel
+from workers.config import WorkerConfig
+from workers.residency import Residency
+from workers.terminal_writer import ReplyTopics
+
+P1 = PriorityClass.P1
+
+
+async def test_a_full_class_goes_on_when_its_partitions_leave_however_long_the_last_notes_take() -> None:
+    noted = asyncio.Event()
+    residency = Residency({P1: 1.0}, max_rows=10, max_bytes=10**6)
+    channel = ClassChannel(
+        P1,
+        WorkerConfig(),
+        KafkaSettings("127.0.0.1:1"),
+        Catalogue(),
+        ReplyTopics("deltas", "replies", "dlq"),
+        residency,
+        instance="w",
+        adopt=_unused,
+        on_batch=lambda _topic, _records: None,
+        on_record=lambda _priority, _epoch, _record: None,
+        on_confirmed=lambda: None,
+        on_revoked=lambda _partition: None,
+        given_back=lambda: _wait(noted),
+        on_settled=lambda _settled: None,
+    )
+    channel.open()
+    channel.consumer.assigned([0])
+    for _ in range(10):
+        residency.enter(P1, 0, 1, 1)
+    channel.consumer.set_paused(True)
+    revoking = asyncio.create_task(channel.consumer.revoked([0]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not revoking.done()
+    assert not channel.consumer.paused, "the deadline of a revocation may end it here, and nobody looks again"
+    noted.set()
+    await revoking
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _unused(*_: Any) -> None:
+    raise AssertionError("no record is read")
