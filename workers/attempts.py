@@ -312,12 +312,12 @@ class Attempts:
     def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
         key = arrival_key(arrival)
+        self._withdraw(lambda each: each == key)
         begun = self._begun.get(key)
         if begun is not None:
             begun.ending = True
             written = None if begun.written.done() else begun.written
             return LastWords((self._journal.tombstone(arrival.id, begun.note.attempt),), written)
-        self._withdraw(lambda each: each == key)
         # It ended before it was begun here; somebody may have begun it elsewhere.
         return self._last_of_prior(arrival.id, self._prior.pop(key, None))
 

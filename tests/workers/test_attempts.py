@@ -271,6 +271,22 @@ async def test_what_ends_while_it_waits_for_room_leaves_no_note() -> None:
     assert [message.job.arrival.id for message in rig.let_in] == [lives.id]
 
 
+async def test_a_choice_that_waits_for_room_when_its_request_ends_begins_it_no_second_time() -> None:
+    rig = AttemptRig()
+    fails, lives = arrivals(P1, P1)
+    for arrival in (fails, lives):
+        rig.attempts.take(arrival)
+    await begin(rig, fails)
+    rig.journal.room.clear()
+    rig.attempts.stage(StageJob(1, fails, sequence=1))
+    rig.attempts.stage(StageJob(2, lives))
+    rig.attempts.ending(fails)
+    rig.attempts.settled(fails.record, fails.epoch)
+    await there_is_room(rig, lives)
+    assert [record for record, _ in rig.journal.written] == [fails.id, lives.id]
+    assert rig.attempts.statistics().begun == 1
+
+
 async def test_a_partition_that_goes_while_requests_wait_for_room_gets_no_note() -> None:
     rig = AttemptRig()
     known, late = arrivals(P1, P1)
