@@ -31,7 +31,9 @@ class RecordedStep:
 
 
 class RecordingRunner:
-    """Implements `workers.runner.ModelRunner`, and verifies guesses where the runner inside it does. Read `steps` when nothing runs."""
+    """Implements `workers.runner.ModelRunner`, and verifies guesses where the runner inside it does.
+
+    Read `steps` when nothing runs."""
 
     def __init__(
         self,
