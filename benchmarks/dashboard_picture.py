@@ -2,7 +2,7 @@
 
     python -m benchmarks.dashboard_picture URL --minutes 5 --out docs/dashboard.png
 
-Knows the panels (`workers.dashboard`) and Prometheus's range queries. Needs matplotlib.
+Knows the panels (`workers.telemetry.dashboard`) and Prometheus's range queries. Needs matplotlib.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from workers.dashboard import ROWS, Panel
+from workers.telemetry.dashboard import ROWS, Panel
 
 _COLUMNS = 3
 _STEP_S = 2

@@ -12,12 +12,12 @@ import time
 from typing import Any
 
 from tests.workers.random_schemas import bounded_schema
-from workers.config import load_config
-from workers.grammar import GrammarCompiler
-from workers.grammar_masks import GrammarMasks
-from workers.loaded_model import LoadedModel, load_model
-from workers.runner import SequenceInput
-from workers.sampling import SamplingParams
+from workers.configuration.config import load_config
+from workers.intake.grammar import GrammarCompiler
+from workers.intake.sampling import SamplingParams
+from workers.models.loaded_model import LoadedModel, load_model
+from workers.runners.grammar_masks import GrammarMasks
+from workers.runners.runner import SequenceInput
 
 _PROMPT = "Write a record of a person, with the name, the age and a longer note, as JSON."
 _SCHEMA = {

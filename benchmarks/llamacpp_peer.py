@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from workers.bench_on_request import run_on_request
+from workers.bench.on_request import run_on_request
 
 _SLOTS = 64
 _BATCH_TOKENS = 2048

@@ -36,14 +36,14 @@ from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
 from scheduling.swap_rule import SwapRates
 from scheduling.tree import TreeConfig
-from workers.assembly import strict_classes
-from workers.run_record import RunRecord
-from workers.run_results import request_times
-from workers.simulation import EngineModel, Policy, Simulation, SwapModel
-from workers.simulation_study import Study, measure_capacity, slo_of
-from workers.step_models import PRESETS
-from workers.trace_files import read_trace
-from workers.trace_mix import ArrivingRequest, mix, parse_source, scaled
+from workers.engine.assembly import strict_classes
+from workers.runs.run_record import RunRecord
+from workers.runs.run_results import request_times
+from workers.runs.simulation import EngineModel, Policy, Simulation, SwapModel
+from workers.runs.simulation_study import Study, measure_capacity, slo_of
+from workers.runs.step_models import PRESETS
+from workers.runs.trace_files import read_trace
+from workers.runs.trace_mix import ArrivingRequest, mix, parse_source, scaled
 
 __all__ = ["Flood", "Lost", "Replay", "flood", "lost_of", "trace_requests"]
 

@@ -25,9 +25,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from workers.bench_on_request import run_on_request
-from workers.devices import choose_placement
-from workers.transformers_quiet import quiet_transformers
+from workers.bench.on_request import run_on_request
+from workers.models.devices import choose_placement
+from workers.runners.transformers_quiet import quiet_transformers
 
 _KV_BYTES = 2 * 2**30
 _PAGE_TOKENS = 256

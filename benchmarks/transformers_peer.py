@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from workers.bench_on_request import run_on_request
-from workers.devices import Placement, choose_placement
-from workers.transformers_quiet import quiet_transformers
+from workers.bench.on_request import run_on_request
+from workers.models.devices import Placement, choose_placement
+from workers.runners.transformers_quiet import quiet_transformers
 
 __all__ = ["PeerFigures", "PeerRequest", "TransformersPeer"]
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workers.bench_on_request import run_on_request
+from workers.bench.on_request import run_on_request
 
 _KV_GIB = 2
 _SEQUENCES = 64

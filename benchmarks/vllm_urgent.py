@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.vllm_peer import set_environment
-from workers.bench_on_request import run_on_request
+from workers.bench.on_request import run_on_request
 
 
 def main() -> None:

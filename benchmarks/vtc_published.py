@@ -34,8 +34,8 @@ from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime
 from scheduling.tree import ClassConfig, TreeConfig
-from workers.simulation import EngineModel, Policy, Simulation
-from workers.trace_mix import ArrivingRequest
+from workers.runs.simulation import EngineModel, Policy, Simulation
+from workers.runs.trace_mix import ArrivingRequest
 
 FITTED_ON = ("FCFS", "overload")
 PUBLISHED = ("FCFS", "VTC", "VTC_oracle", "LCF", "VTC_pred_50")

@@ -5,7 +5,7 @@ bodies or error texts. Asked once a request, before it is queued.
 
 A request may be lowered once, by any of: its tenant's quota (`over: demote`), a prompt beyond `long_prompt_tokens`, a
 full queue (`full: demote`). It is refused when its quota says so, or when the queue is full and nothing below has room.
-The default (`pause`) refuses nobody: what does not fit is left in Kafka (`workers.residency`).
+The default (`pause`) refuses nobody: what does not fit is left in Kafka (`workers.intake.residency`).
 """
 
 from collections.abc import Callable

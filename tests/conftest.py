@@ -4,7 +4,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from workers.openmp import bound_spinning
+from workers.models.openmp import bound_spinning
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 bound_spinning()

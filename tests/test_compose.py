@@ -16,7 +16,7 @@ import yaml
 
 from topics.kafka_distribution import KAFKA_VERSION
 from workers.cli import COMMANDS
-from workers.config import WorkerConfig, load_config
+from workers.configuration.config import WorkerConfig, load_config
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

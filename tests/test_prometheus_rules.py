@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workers.metric import Kind
-from workers.metric_compat import declared
+from workers.telemetry.metric import Kind
+from workers.telemetry.metric_compat import declared
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "prometheus"
 RULES = sorted((FOLDER / "rules").glob("*.yml"))

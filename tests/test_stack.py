@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from workers.dashboard import dashboard
-from workers.metric import Kind, Metric
-from workers.metric_compat import declared
-from workers.trace_mix import mix, parse_source
+from workers.runs.trace_mix import mix, parse_source
+from workers.telemetry.dashboard import dashboard
+from workers.telemetry.metric import Kind, Metric
+from workers.telemetry.metric_compat import declared
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -47,7 +47,7 @@ def run(*command: str, cwd: Path | None = None) -> None:
 
 
 def test_the_dashboard_is_what_the_module_makes() -> None:
-    remedy = "run `python -m workers.dashboard > deploy/grafana/dashboards/headrace.json`"
+    remedy = "run `python -m workers.telemetry.dashboard > deploy/grafana/dashboards/headrace.json`"
     file = DEPLOY / "grafana" / "dashboards" / "headrace.json"
     assert json.loads(file.read_text(encoding="utf-8")) == dashboard(), remedy
 

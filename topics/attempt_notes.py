@@ -1,7 +1,7 @@
 """What `inference.progress` says of a request that was begun: how often, how far it came, how often it ended a worker.
 
 Knows the notes' keys and values, and what the next owner must conclude from the last of them. Does not know Kafka
-(`topics.progress_journal`) or what is done about a request that ends workers (`workers.attempts`). Pure.
+(`topics.progress_journal`) or what is done about a request that ends workers (`workers.attempts.attempts`). Pure.
 
 The topic is compacted, so each note says all that is known; a tombstone, in the transaction of the request's
 terminal reply, takes it away.

@@ -1,7 +1,7 @@
 """The orders that are in force: what the control topic has said, and has not taken back or let expire.
 
 Knows records by key, the last of each. Does not know how they come (`topics.control_log`) or what obeying means
-(`workers.control`). Pure: time is an argument, in milliseconds since 1970.
+(`workers.orders.control`). Pure: time is an argument, in milliseconds since 1970.
 
 Bounded: cancels expire, and at most `max_cancels` are remembered; past that the oldest are given up, which is counted,
 and what they meant to stop runs. Of pauses and quotas at most `max_standing` are taken; further ones are refused, as if

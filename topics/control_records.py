@@ -1,7 +1,8 @@
 """The records of the compacted topic `inference.control`: orders to all workers, and what each worker says of itself.
 
 Knows keys, fields and their bounds; one schema a kind, each with its version. Does not know how they are read
-(`topics.control_log`), which of them are in force (`topics.control_orders`) or what obeying means (`workers.control`).
+(`topics.control_log`), which of them are in force (`topics.control_orders`) or what obeying means
+(`workers.orders.control`).
 
 | key | says | ends |
 |---|---|---|

@@ -1,7 +1,7 @@
 """How many requests may be given up: so that a bad release stops its workers instead of emptying the queue.
 
 Knows what was given up and what was answered lately, by all workers and over their restarts, for it asks the topics.
-Does not know why a request is given up (`workers.attempts`) or what a worker does when the limit is reached.
+Does not know why a request is given up (`workers.attempts.attempts`) or what a worker does when the limit is reached.
 
 Two rules over a window, as in arroyo's `DlqLimit`: an absolute number, and a part of all that ended. The part only
 counts from a few on: the first request that is given up after a quiet hour is all that ended. Records that nobody could

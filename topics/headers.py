@@ -1,7 +1,7 @@
 """The headers of requests and replies: their names, how they are read, how they are written.
 
 Knows names, encodings and size caps. Does not know policy: which reply topics are allowed, whether a tenant is
-trusted, whether a deadline has passed (`workers.ingress`).
+trusted, whether a deadline has passed (`workers.intake.ingress`).
 
 Kafka headers are a list and names may repeat: **the last one wins**, as in Kafka's own `Headers.lastHeader`.
 Headers that are not in the table are left alone. All are optional.

@@ -1,6 +1,7 @@
 """How long a member of a group can be sure that its partitions are still its own.
 
-Knows when the group last confirmed the membership. Does not know Kafka, or what hangs on it (`workers.attempts`).
+Knows when the group last confirmed the membership. Does not know Kafka, or what hangs on it
+(`workers.attempts.attempts`).
 
 The group gives partitions away when it has not heard of a member for a session time-out. So until then, counted from
 the sending of the last heartbeat that was answered, nobody else owns them; afterwards perhaps somebody does. A process

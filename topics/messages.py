@@ -3,7 +3,7 @@
 Knows which fields there are, their types and ranges, and how large each may be. **A field stands in a request model
 only if it is truly enforced**; what OpenAI or vLLM have beyond that is named in `topics.validation`, which turns a
 body into one of these models or into one `RequestError`. Does not know tokens, models served or context lengths
-(`workers.prompt`).
+(`workers.intake.prompt`).
 
 What asks for a form of the answer (`response_format`, `tools`) is `topics.structured`.
 """

@@ -1,7 +1,7 @@
 """The journal of attempts, `inference.progress`: read when partitions are assigned, written before a request is begun.
 
 Knows one worker's requests that are begun, and what the log says of those that others began. Does not know when a
-request may be begun or what becomes of one that ends workers (`workers.attempts`), or what notes mean
+request may be begun or what becomes of one that ends workers (`workers.attempts.attempts`), or what notes mean
 (`topics.attempt_notes`).
 
 A request's notes stand in the partition with the number of its own, so an owner reads as many as it was given. Reading

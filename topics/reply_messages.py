@@ -1,6 +1,7 @@
 """The bodies of replies: chat completions, text completions, their chunks, and errors, in OpenAI's schema.
 
-Knows which fields there are. `workers.reply_body` writes them as plain dicts for speed; a test holds the two together.
+Knows which fields there are. `workers.answers.reply_body` writes them as plain dicts for speed; a test holds the two
+together.
 """
 
 from typing import Literal

@@ -1,7 +1,7 @@
 """Reading workers' reports from now on: `async with ReportReader(…) as reader: async for report in reader`.
 
-Knows the one partition of the topic for reports. Does not know what is made of them (`workers.top_figures`). A report
-that can't be read, of another version or not a worker's at all, is skipped and counted.
+Knows the one partition of the topic for reports. Does not know what is made of them (`workers.telemetry.top_figures`).
+A report that can't be read, of another version or not a worker's at all, is skipped and counted.
 """
 
 import asyncio

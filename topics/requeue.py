@@ -1,6 +1,6 @@
 """A request that goes back to Kafka to wait in another class: the record that is sent anew.
 
-Knows which headers change. Does not know who moves a request or when (`workers.engine`).
+Knows which headers change. Does not know who moves a request or when (`workers.engine.engine`).
 
 The new record is the old one, with its request id, tenant and trace, so its caller gets the one terminal reply that he
 waits for. What the old place gave it is written into it: its id if it had none but its place, its deadline if that

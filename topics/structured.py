@@ -1,7 +1,7 @@
 """The parts of a chat request that ask for a form of the answer: `response_format`, `tools` and `tool_choice`.
 
-Knows OpenAI's fields. Does not know grammars: a schema that can't be held is refused by `workers.answer_form`, with the
-keyword's name.
+Knows OpenAI's fields. Does not know grammars: a schema that can't be held is refused by `workers.intake.answer_form`,
+with the keyword's name.
 """
 
 import re

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from workers.log_format import LOG_FORMATS, set_up_logging
-from workers.openmp import bound_spinning
+from workers.models.openmp import bound_spinning
 
 __all__ = ["CommandFailedError", "UsageError", "main"]
 

@@ -12,19 +12,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from topics.errors import RequestError
-from workers.assembly import assemble, block_hasher, engine_inbox, step_cap_s
-from workers.config import WorkerConfig
-from workers.detokenizer import DetokenizerFactory
-from workers.engine_messages import EngineMessage
-from workers.engine_statistics import EngineStatistics
-from workers.engine_thread import EngineThread
-from workers.outbox import Outbox
-from workers.prompt import PreparedRequest, PromptBuilder
-from workers.request import Arrival
-from workers.staging import Refused, Staged, StageJob, Staging
+from workers.answers.detokenizer import DetokenizerFactory
+from workers.configuration.config import WorkerConfig
+from workers.engine.assembly import assemble, block_hasher, engine_inbox, step_cap_s
+from workers.engine.messages import EngineMessage
+from workers.engine.outbox import Outbox
+from workers.engine.statistics import EngineStatistics
+from workers.engine.thread import EngineThread
+from workers.intake.prompt import PreparedRequest, PromptBuilder
+from workers.intake.request import Arrival
+from workers.intake.staging import Refused, Staged, StageJob, Staging
 
 if TYPE_CHECKING:
-    from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
+    from workers.models.loaded_model import (
+        LoadedModel,  # with it comes torch, which a worker of another runner does without
+    )
 
 __all__ = ["Computing", "prepare"]
 

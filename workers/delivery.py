@@ -22,26 +22,26 @@ from topics.log_reader import LogReader
 from topics.producer import DeltaProducer
 from topics.progress_journal import ProgressJournal
 from topics.terminal_replies import Fate, TerminalReplies
-from workers.attempts import Attempts
-from workers.class_channel import ClassChannel
+from workers.answers.egress import Egress
+from workers.answers.terminal_writer import ReplyTopics, Settled
+from workers.answers.usage import UsageWriter
+from workers.attempts.attempts import Attempts
+from workers.attempts.continuing import Continuing
+from workers.attempts.giving_up import GivingUp
 from workers.computing import Computing
-from workers.config import WorkerConfig
-from workers.continuing import Continuing
-from workers.egress import Egress
-from workers.engine_messages import Cancelled, Revoked
-from workers.giving_up import GivingUp
-from workers.ingress import Ingress, Refusal
-from workers.request import Arrival, Moved
-from workers.residency import Residency
-from workers.staging import Staged
-from workers.terminal_writer import ReplyTopics, Settled
-from workers.tracing import ReplySent, RequestTracer
-from workers.usage import UsageWriter
-from workers.wall_clock import WallClock
-from workers.worker_telemetry import WorkerTelemetry
+from workers.configuration.config import WorkerConfig
+from workers.engine.messages import Cancelled, Revoked
+from workers.intake.class_channel import ClassChannel
+from workers.intake.ingress import Ingress, Refusal
+from workers.intake.request import Arrival, Moved
+from workers.intake.residency import Residency
+from workers.intake.staging import Staged
+from workers.telemetry.tracing import ReplySent, RequestTracer
+from workers.telemetry.wall_clock import WallClock
+from workers.telemetry.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
-    from workers.loaded_model import LoadedModel
+    from workers.models.loaded_model import LoadedModel
 
 __all__ = ["Delivery"]
 

@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from workers.errors import StepHangs
+from workers.runners.errors import StepHangs
 
 __all__ = ["WAY_OUT_S", "Watchdog", "end_within"]
 

@@ -26,31 +26,33 @@ from topics.catalogue import Catalogue, Severity, check_topics
 from topics.consumer_watchdog import ConsumerWatchdog
 from topics.kafka_settings import KafkaSettings
 from topics.replies import OutboundRecord
-from workers.assembly import class_tree, cost_model
+from workers.answers.terminal_writer import ReplyTopics
 from workers.computing import Computing
-from workers.config import WorkerConfig
-from workers.control import ControlEffects, WorkerControl
+from workers.configuration.config import WorkerConfig
+from workers.configuration.scheduling_config import SchedulingConfig
 from workers.delivery import Delivery
-from workers.engine_messages import Cancelled, Drain, QuotaShare
+from workers.engine.assembly import class_tree, cost_model
+from workers.engine.messages import Cancelled, Drain, QuotaShare
 from workers.health import Health, HealthFile
 from workers.http_endpoint import HttpEndpoint
-from workers.live_scheduling import LiveScheduling
-from workers.quota_share import ShareOfPartitions
-from workers.reporter import Reporter
-from workers.scheduling_config import SchedulingConfig
-from workers.staging import Refused, Staged, StageJob
-from workers.tenant_labels import TenantLabels
-from workers.terminal_writer import ReplyTopics
-from workers.tracing import RequestTracer
-from workers.wall_clock import WallClock
+from workers.intake.staging import Refused, Staged, StageJob
+from workers.orders.control import ControlEffects, WorkerControl
+from workers.orders.live_scheduling import LiveScheduling
+from workers.orders.quota_share import ShareOfPartitions
+from workers.telemetry.reporter import Reporter
+from workers.telemetry.tenant_labels import TenantLabels
+from workers.telemetry.tracing import RequestTracer
+from workers.telemetry.wall_clock import WallClock
+from workers.telemetry.worker_telemetry import WorkerTelemetry
 from workers.watchdog import Watchdog
 from workers.worker_failure import WorkerFailedError, named_failure
 from workers.worker_statistics import WorkerStatistics
-from workers.worker_telemetry import WorkerTelemetry
 
 if TYPE_CHECKING:
-    from workers.loaded_model import LoadedModel  # with it comes torch, which a worker of another runner does without
-    from workers.rank_group import RankGroup
+    from workers.models.loaded_model import (
+        LoadedModel,  # with it comes torch, which a worker of another runner does without
+    )
+    from workers.runners.rank_group import RankGroup
 
 __all__ = ["TopicsNotReadyError", "Worker", "WorkerFailedError"]
 

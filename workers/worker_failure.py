@@ -11,7 +11,7 @@ from topics.consumer_watchdog import ConsumerStalledError
 from topics.dead_letter_limit import TooManyDeadLettersError
 from topics.known_topics import RecordRefusedError
 from topics.record_producer import ProducerStoppedError
-from workers.errors import StepHangs
+from workers.runners.errors import StepHangs
 
 __all__ = ["WorkerFailedError", "named_failure"]
 

@@ -9,9 +9,9 @@ from scheduling.priority import PriorityClass
 from topics.consumer import ConsumerStatistics
 from topics.record_producer import ProducerStatistics
 from topics.transactional_replies import TransactionStatistics
-from workers.engine_statistics import EngineStatistics
-from workers.ingress import IngressStatistics
-from workers.residency import ClassResidency
+from workers.engine.statistics import EngineStatistics
+from workers.intake.ingress import IngressStatistics
+from workers.intake.residency import ClassResidency
 
 __all__ = ["WorkerStatistics"]
 

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.transformers_peer import PeerRequest, TransformersPeer
-from workers.devices import Placement
+from workers.models.devices import Placement
 
 
 def test_the_peer_generates_what_was_asked_greedily_in_padded_batches(tmp_path: Path) -> None:

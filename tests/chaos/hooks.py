@@ -20,8 +20,9 @@ from typing import Any
 
 from topics import aiokafka_fencing, transactional_replies
 from topics.replies import OutboundRecord, ReplyContext
-from workers import computing, egress
-from workers.runner import SequenceInput
+from workers import computing
+from workers.answers import egress
+from workers.runners.runner import SequenceInput
 
 __all__ = ["DEADLY", "Hook", "install", "mutate"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from scheduling.step_time import LinearStepTime
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
-from workers.runner import ModelLimits, SequenceInput
-from workers.sampling import TokenLogprobs
+from workers.intake.sampling import TokenLogprobs
+from workers.runners.runner import ModelLimits, SequenceInput
 
 __all__ = ["sleeping_model"]
 
@@ -52,7 +52,7 @@ class _Tokenizer:
 
 @dataclass(frozen=True)
 class _Model:
-    """`workers.loaded_model.LoadedModel`, whose module brings torch along: seconds of imports."""
+    """`workers.models.loaded_model.LoadedModel`, whose module brings torch along: seconds of imports."""
 
     served_names: tuple[str, ...]
     runner: _SleepingRunner

@@ -24,7 +24,7 @@ from tests.chaos.hooks import Hook, install, mutate
 from tests.chaos.sleeping_runner import sleeping_model
 from workers.commands.connection import connection
 from workers.commands.serving import claimed_instance
-from workers.config import WorkerConfig, load_config
+from workers.configuration.config import WorkerConfig, load_config
 from workers.worker import Worker
 
 
@@ -63,7 +63,7 @@ def main(name: str) -> None:
 def _smollm2() -> Any:
     import torch
 
-    from workers.loaded_model import load_model
+    from workers.models.loaded_model import load_model
 
     torch.set_num_threads(1)
     config = load_config({"engine": {"dtype": "float32", "threads": 1, "kv_bytes": 200 * 2**20}})

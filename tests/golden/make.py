@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.golden.smollm2 import FILE
-from workers.model_source import find_model, load_tokenizer, prepare_model
+from workers.models.model_source import find_model, load_tokenizer, prepare_model
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
 NEW_TOKENS = 24

@@ -14,7 +14,7 @@ from topics.catalogue import Catalogue, create_missing_topics
 from topics.client import HeadraceClient
 from workers.commands.connection import connection
 from workers.commands.serving import claimed_instance
-from workers.config import load_config
+from workers.configuration.config import load_config
 from workers.worker import Worker
 
 __all__ = ["Running", "SleepingWorkers"]

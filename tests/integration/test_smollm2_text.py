@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.detokenizer import DetokenizerFactory
-from workers.model_source import find_model, load_tokenizer, prepare_model
-from workers.prompt import PromptBuilder
+from workers.answers.detokenizer import DetokenizerFactory
+from workers.intake.prompt import PromptBuilder
+from workers.models.model_source import find_model, load_tokenizer, prepare_model
 
 pytestmark = pytest.mark.model
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kvcache.storage import KVStorage
 from tests.workers.native_kernels import kernels_or_skip
-from workers.attention.backend import AttentionKind, AttentionStep, SequenceSpan
-from workers.attention.cpu import CpuAttentionKind
-from workers.attention.reference import ReferenceAttention
+from workers.runners.attention.backend import AttentionKind, AttentionStep, SequenceSpan
+from workers.runners.attention.cpu import CpuAttentionKind
+from workers.runners.attention.reference import ReferenceAttention
 
 NUM_BLOCKS = 4 * 3 * 19
 LAYERS = 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.workers.tiny_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer
-from workers.detokenizer import Detokenizer, DetokenizerFactory
+from workers.answers.detokenizer import Detokenizer, DetokenizerFactory
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=8)

@@ -8,10 +8,10 @@ import torch
 from tests.workers.random_schemas import bounded_schema
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from topics.codec import loads
-from workers.grammar import GrammarCompiler
-from workers.runner import ModelLimits
-from workers.sampler import Sampler
-from workers.sampling import SamplingParams
+from workers.intake.grammar import GrammarCompiler
+from workers.intake.sampling import SamplingParams
+from workers.runners.runner import ModelLimits
+from workers.runners.sampler import Sampler
 
 SCHEMAS = 200
 ROWS = 25

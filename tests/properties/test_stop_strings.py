@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.stop_strings import StopStrings
+from workers.engine.stop_strings import StopStrings
 
 # Two letters, so that strings overlap with themselves and each other all the time.
 STOPS = st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4)

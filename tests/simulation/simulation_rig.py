@@ -14,12 +14,12 @@ from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.step_time import LinearStepTime
 from scheduling.tree import TreeConfig
-from workers.assembly import strict_classes
-from workers.run_record import RequestRecord, RunRecord
-from workers.run_results import Figures, run_figures
-from workers.simulation import EngineModel, Policy, Simulation
-from workers.simulation_study import slo_of
-from workers.trace_mix import ArrivingRequest
+from workers.engine.assembly import strict_classes
+from workers.runs.run_record import RequestRecord, RunRecord
+from workers.runs.run_results import Figures, run_figures
+from workers.runs.simulation import EngineModel, Policy, Simulation
+from workers.runs.simulation_study import slo_of
+from workers.runs.trace_mix import ArrivingRequest
 
 P0, P1, P2, P3 = PriorityClass
 STEP = LinearStepTime(10e-3, 0.05e-3, 0.2e-3, 0.0)

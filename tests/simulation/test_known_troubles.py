@@ -25,7 +25,7 @@ from tests.simulation.simulation_rig import (
     stream,
     ttft_s,
 )
-from workers.run_record import RunRecord
+from workers.runs.run_record import RunRecord
 
 COST = 64 + 2 * 16
 """Of the usual request."""

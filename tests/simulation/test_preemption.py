@@ -7,7 +7,7 @@ import pytest
 from kvcache.partitions import DEFAULT_SHARES
 from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from tests.simulation.simulation_rig import P0, P2, engine, of, request, simulate, stream, ttft_s
-from workers.run_record import RunRecord
+from workers.runs.run_record import RunRecord
 
 WINDOW_S = 10.0
 

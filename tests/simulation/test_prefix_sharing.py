@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.simulation.simulation_rig import P1, P2, engine, figures, request, simulate, stream
-from workers.simulation import BlockNames
+from workers.runs.simulation import BlockNames
 
 
 def test_a_shared_prefix_is_computed_once() -> None:

@@ -8,10 +8,10 @@ import pytest
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime
 from tests.simulation.simulation_rig import P0, P1, P2, P3, STEP, engine, figures, policy, request, simulate, stream
-from workers.run_results import write_requests
-from workers.simulation import Simulation, SimulationStuck
-from workers.trace_files import read_trace
-from workers.trace_mix import ArrivingRequest, mix, parse_source
+from workers.runs.run_results import write_requests
+from workers.runs.simulation import Simulation, SimulationStuck
+from workers.runs.trace_files import read_trace
+from workers.runs.trace_mix import ArrivingRequest, mix, parse_source
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -8,9 +8,9 @@ from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.record import RecordId
 from topics.record_producer import ProducerStoppedError
 from topics.replies import OutboundRecord
-from workers.attempts import Attempts
-from workers.request import Arrival
-from workers.staging import Refused, Staged, StageJob
+from workers.attempts.attempts import Attempts
+from workers.intake.request import Arrival
+from workers.intake.staging import Refused, Staged, StageJob
 
 __all__ = ["AttemptRig", "Journal"]
 

@@ -9,18 +9,18 @@ from scheduling.step_time import LinearStepTime
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
-from workers.assembly import Assembly, assemble, engine_inbox
-from workers.config import EngineConfig
-from workers.detokenizer import Detokenizer
-from workers.kv_config import KVConfig, PreemptionConfig
-from workers.outbox import Outbox, Publication
-from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival
-from workers.runner import ModelLimits, ModelRunner
-from workers.sampling import SamplingParams, TokenLogprobs
-from workers.scheduling_config import SchedulingConfig
-from workers.simulated_runner import SimulatedRunner, VirtualClock
-from workers.staging import Refused, Staged, StageJob
+from workers.answers.detokenizer import Detokenizer
+from workers.configuration.config import EngineConfig
+from workers.configuration.kv_config import KVConfig, PreemptionConfig
+from workers.configuration.scheduling_config import SchedulingConfig
+from workers.engine.assembly import Assembly, assemble, engine_inbox
+from workers.engine.outbox import Outbox, Publication
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import Arrival
+from workers.intake.sampling import SamplingParams, TokenLogprobs
+from workers.intake.staging import Refused, Staged, StageJob
+from workers.runners.runner import ModelLimits, ModelRunner
+from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
 
 EOS = 7
 VOCABULARY = 97

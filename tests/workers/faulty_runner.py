@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from workers.runner import ModelLimits, ModelRunner, SequenceInput
-from workers.sampling import TokenLogprobs
+from workers.intake.sampling import TokenLogprobs
+from workers.runners.runner import ModelLimits, ModelRunner, SequenceInput
 
 __all__ = ["FaultyRunner"]
 

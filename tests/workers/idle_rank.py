@@ -4,7 +4,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from workers.rank_group import RankGroup, join_group
+from workers.runners.rank_group import RankGroup, join_group
 
 
 def follow(orders: Connection, rank: int, ranks: int, rendezvous: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.native.library import NativeLibrary, load_library
+from workers.runners.native.library import NativeLibrary, load_library
 
 __all__ = ["kernels_or_skip"]
 

@@ -18,21 +18,21 @@ from scheduling.swap_rule import SwapRates
 from tests.workers.engine_rig import letter_detokenizer
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
-from workers.assembly import Assembly, assemble, engine_inbox
-from workers.config import EngineConfig
-from workers.engine_messages import Revoked
-from workers.kv_config import KVConfig, PreemptionConfig
-from workers.outbox import Outbox
-from workers.prompt import PreparedRequest, RequestKind
-from workers.recorded_steps import RecordingRunner
-from workers.request import Arrival
-from workers.runner import ModelRunner
-from workers.sampling import SamplingParams
-from workers.scheduling_config import SchedulingConfig
-from workers.simulated_runner import VirtualClock
-from workers.staging import Staged, StageJob
-from workers.swap_space import BlockSwapper, SwapPool
-from workers.timeline import Timeline
+from workers.bench.recorded_steps import RecordingRunner
+from workers.configuration.config import EngineConfig
+from workers.configuration.kv_config import KVConfig, PreemptionConfig
+from workers.configuration.scheduling_config import SchedulingConfig
+from workers.engine.assembly import Assembly, assemble, engine_inbox
+from workers.engine.messages import Revoked
+from workers.engine.outbox import Outbox
+from workers.engine.timeline import Timeline
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import Arrival
+from workers.intake.sampling import SamplingParams
+from workers.intake.staging import Staged, StageJob
+from workers.runners.runner import ModelRunner
+from workers.runners.swap_space import BlockSwapper, SwapPool
+from workers.runs.simulated_runner import VirtualClock
 
 REVOKED_PARTITION = 1
 SMALL_POOL = 14

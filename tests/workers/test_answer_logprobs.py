@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from tests.workers.engine_rig import Rig
-from workers.answer_logprobs import AnswerLogprobs, ShownToken
-from workers.sampling import TokenLogprobs
+from workers.answers.answer_logprobs import AnswerLogprobs, ShownToken
+from workers.intake.sampling import TokenLogprobs
 
 END = 26
 

@@ -12,9 +12,9 @@ from tests.workers.engine_rig import Rig
 from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.record_producer import ProducerStoppedError
-from workers.reply_stream import StreamStart
-from workers.request import Arrival
-from workers.staging import Staged, StageJob
+from workers.answers.reply_stream import StreamStart
+from workers.intake.request import Arrival
+from workers.intake.staging import Staged, StageJob
 
 P0, P1, P2, _ = PriorityClass
 

@@ -11,11 +11,11 @@ from tests.integration.bad_input_cases import CASES, MODEL, BadInput
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from topics.errors import RequestError
 from topics.record import InboundRecord, RecordId
-from workers.config import IngressConfig
-from workers.ingress import Ingress, Refusal
-from workers.prompt import PromptBuilder
-from workers.request import Arrival
-from workers.runner import ModelLimits
+from workers.configuration.config import IngressConfig
+from workers.intake.ingress import Ingress, Refusal
+from workers.intake.prompt import PromptBuilder
+from workers.intake.request import Arrival
+from workers.runners.runner import ModelLimits
 
 TEMPLATE = "{% for message in messages %}{{ message.role + ':' + message.content }}{% endfor %}"
 

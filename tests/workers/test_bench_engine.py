@@ -8,13 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
-from workers.bench_engine import run_workload
-from workers.bench_engine_peers import PeerError, loaded_engine
-from workers.bench_workload import Mix, make_workload
+from workers.bench.engine import run_workload
+from workers.bench.engine_peers import PeerError, loaded_engine
+from workers.bench.workload import Mix, make_workload
 from workers.cli import main
-from workers.config import load_config
-from workers.loaded_model import load_model
-from workers.native.build import find_compiler
+from workers.configuration.config import load_config
+from workers.models.loaded_model import load_model
+from workers.runners.native.build import find_compiler
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from scheduling.step_time import LinearStepTime
-from workers import loaded_model
 from workers.cli import main
-from workers.runner import ModelLimits
-from workers.simulated_runner import SimulatedRunner, VirtualClock
+from workers.models import loaded_model
+from workers.runners.runner import ModelLimits
+from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
 
 
 def test_its_figures_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

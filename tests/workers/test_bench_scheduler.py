@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scheduling.policies import POLICIES
-from workers import bench_scheduler
-from workers.bench_scheduler import HEAPQ
+from workers.bench import scheduler as bench_scheduler
+from workers.bench.scheduler import HEAPQ
 from workers.cli import main
 
 

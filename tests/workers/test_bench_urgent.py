@@ -6,9 +6,9 @@ import pytest
 
 from scheduling.step_time import LinearStepTime
 from tests.workers.engine_rig import Rig
-from workers.bench_urgent import Phase, RequestRecord
-from workers.bench_urgent_figures import NoLoadError, check_load, makespans, phase_figures, ttft_parts
-from workers.recorded_steps import RecordedStep
+from workers.bench.recorded_steps import RecordedStep
+from workers.bench.urgent import Phase, RequestRecord
+from workers.bench.urgent_figures import NoLoadError, check_load, makespans, phase_figures, ttft_parts
 
 STEP = RecordedStep(10.0, 10.4, 0, 3, 300)
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.cache_folder import cache_folder
+from workers.models.cache_folder import cache_folder
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import Rig
 from topics.control_orders import Cancel
 from topics.errors import RequestError
-from workers.cancelling import Cancelling
-from workers.config import EngineConfig
-from workers.engine_messages import Cancelled, EngineMessage, Revoked
-from workers.request import FinishReason, Moved
+from workers.configuration.config import EngineConfig
+from workers.engine.cancelling import Cancelling
+from workers.engine.messages import Cancelled, EngineMessage, Revoked
+from workers.intake.request import FinishReason, Moved
 
 LATER_MS = 10**15
 
@@ -188,7 +188,7 @@ def test_a_waiting_request_moves_to_another_class_and_a_running_one_stays() -> N
 
 
 def test_a_request_whose_further_choices_find_no_room_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.sequence_groups.MORE_ROWS", 1)
+    monkeypatch.setattr("workers.engine.sequence_groups.MORE_ROWS", 1)
     rig = Rig()
     rig.arrive("long", output=60, choices=2)
     rig.arrive("a", output=4, choices=3)

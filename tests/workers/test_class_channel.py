@@ -6,10 +6,10 @@ from typing import Any
 from scheduling.priority import PriorityClass
 from topics.catalogue import Catalogue
 from topics.kafka_settings import KafkaSettings
-from workers.class_channel import ClassChannel
-from workers.config import WorkerConfig
-from workers.residency import Residency
-from workers.terminal_writer import ReplyTopics
+from workers.answers.terminal_writer import ReplyTopics
+from workers.configuration.config import WorkerConfig
+from workers.intake.class_channel import ClassChannel
+from workers.intake.residency import Residency
 
 P1 = PriorityClass.P1
 

@@ -11,7 +11,7 @@ import pytest
 from workers.cli import UsageError
 from workers.commands import demo, dev
 from workers.commands.serving import check_this_machine, local_kafka, stop_on_signals, worker_config
-from workers.config import load_config
+from workers.configuration.config import load_config
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.policies import POLICIES
-from workers.config import ConfigError, load_config
+from workers.configuration.config import ConfigError, load_config
 
 
 @pytest.fixture(autouse=True)

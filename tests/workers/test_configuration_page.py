@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from workers.configuration_page import configuration_page
+from workers.configuration.page import configuration_page
 
 PAGE = configuration_page()
 
 
 def test_the_page_is_what_the_models_say() -> None:
-    remedy = "run `python -m workers.configuration_page > docs/configuration.md`"
+    remedy = "run `python -m workers.configuration.page > docs/configuration.md`"
     assert (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8") == PAGE, remedy
 
 

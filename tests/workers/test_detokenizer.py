@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.workers.tiny_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer
-from workers.detokenizer import ByteLevelDetokenizer, DetokenizerFactory, WindowDetokenizer
+from workers.answers.detokenizer import ByteLevelDetokenizer, DetokenizerFactory, WindowDetokenizer
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:

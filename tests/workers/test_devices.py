@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers import devices
-from workers.devices import Placement, available_threads, choose_placement, free_memory_bytes
-from workers.errors import DeviceError
+from workers.models import devices
+from workers.models.devices import Placement, available_threads, choose_placement, free_memory_bytes
+from workers.runners.errors import DeviceError
 
 
 def cpuinfo(folder: Path, flags: str) -> Path:

@@ -12,16 +12,16 @@ from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.replies import OutboundRecord
-from workers.config import EgressConfig
-from workers.egress import Egress
-from workers.outbox import Outbox
-from workers.prompt import PreparedRequest
-from workers.reply_stream import StreamStart
-from workers.request import Arrival, Ending, FinishReason, Moved
-from workers.sampling import TokenLogprobs
-from workers.staging import StageJob
-from workers.terminal_writer import ReplyTopics, Terminal
-from workers.timeline import Timeline
+from workers.answers.egress import Egress
+from workers.answers.reply_stream import StreamStart
+from workers.answers.terminal_writer import ReplyTopics, Terminal
+from workers.configuration.config import EgressConfig
+from workers.engine.outbox import Outbox
+from workers.engine.timeline import Timeline
+from workers.intake.prompt import PreparedRequest
+from workers.intake.request import Arrival, Ending, FinishReason, Moved
+from workers.intake.sampling import TokenLogprobs
+from workers.intake.staging import StageJob
 
 P1 = PriorityClass.P1
 

@@ -9,10 +9,10 @@ from scheduling.default_tree import default_tree
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import EOS, Rig
 from topics.errors import RequestError
-from workers.engine_messages import Drain, NewTree, QuotaShare, Revoked
-from workers.request import FinishReason
-from workers.runner import SequenceInput
-from workers.staging import Staged
+from workers.engine.messages import Drain, NewTree, QuotaShare, Revoked
+from workers.intake.request import FinishReason
+from workers.intake.staging import Staged
+from workers.runners.runner import SequenceInput
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -284,7 +284,7 @@ def test_the_measured_capacity_reaches_the_tree() -> None:
     told: list[float] = []
     rig.parts.qdisc.set_capacity = lambda units_s, now: told.append(units_s)  # type: ignore[method-assign]
     for number in range(400):
-        rig.arrive(f"r{number}", prompt=8, output=30)
+        rig.arrive(f"r{number}", prompt=20, output=10)
     rig.run()
     assert told, "it was guessed from the decode rate alone"
 

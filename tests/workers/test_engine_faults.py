@@ -10,10 +10,10 @@ import pytest
 
 from tests.workers.engine_rig import Rig
 from tests.workers.faulty_runner import Fault, FaultyRunner, Hang
-from workers.engine_thread import EngineThread
-from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, StepHangs
-from workers.request import FinishReason
-from workers.runner import SequenceInput
+from workers.engine.thread import EngineThread
+from workers.intake.request import FinishReason
+from workers.runners.errors import DeviceLost, NotFiniteLogits, OutOfMemory, StepHangs
+from workers.runners.runner import SequenceInput
 from workers.watchdog import Watchdog
 
 PATIENCE_S = 60.0

@@ -2,8 +2,8 @@
 
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import Rig
-from workers.config import EngineConfig
-from workers.engine_observer import EngineObserver, EngineSnapshot
+from workers.configuration.config import EngineConfig
+from workers.engine.observer import EngineObserver, EngineSnapshot
 
 P0, P1, P2, P3 = PriorityClass
 

@@ -7,8 +7,8 @@ import pytest
 
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import Rig
-from workers.runner import SequenceInput
-from workers.staging import StageJob
+from workers.intake.staging import StageJob
+from workers.runners.runner import SequenceInput
 
 P0, P1, P2, P3 = PriorityClass
 

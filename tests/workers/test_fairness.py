@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from workers.fairness import Party, fairness, jain_index
-from workers.run_record import Ticks
+from workers.runs.fairness import Party, fairness, jain_index
+from workers.runs.run_record import Ticks
 
 
 def ticks(service: list[list[int]], backlogged: list[list[bool]] | None = None) -> Ticks:

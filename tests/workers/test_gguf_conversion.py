@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from workers import gguf_conversion
-from workers.errors import ModelNotFound, UnsupportedModel
-from workers.gguf_conversion import content_fingerprint, convert_gguf
+from workers.models import gguf_conversion
+from workers.models.gguf_conversion import content_fingerprint, convert_gguf
+from workers.runners.errors import ModelNotFound, UnsupportedModel
 
 MIB = 2**20
 

@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from workers.gpu_metrics import GpuMetrics
-from workers.metric_catalogue import GPU_ENERGY, GPU_MEMORY, GPU_UTILIZATION
-from workers.metric_store import MetricStore
+from workers.telemetry.gpu_metrics import GpuMetrics
+from workers.telemetry.metric_catalogue import GPU_ENERGY, GPU_MEMORY, GPU_UTILIZATION
+from workers.telemetry.metric_store import MetricStore
 
 
 class Nvml:

@@ -9,10 +9,10 @@ import torch
 
 from tests.workers.tiny_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer
 from topics.codec import loads
-from workers.grammar import Grammar, GrammarCompiler, GrammarError
-from workers.runner import ModelLimits
-from workers.sampler import Sampler
-from workers.sampling import SamplingParams
+from workers.intake.grammar import Grammar, GrammarCompiler, GrammarError
+from workers.intake.sampling import SamplingParams
+from workers.runners.runner import ModelLimits
+from workers.runners.sampler import Sampler
 
 EOS = 263
 VOCABULARY = 270

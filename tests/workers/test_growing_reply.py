@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from topics.replies import ReplyContext
-from workers.growing_reply import GrowingReply
-from workers.prompt import PreparedRequest, RequestKind
-from workers.reply_body import AnsweredChoice, ReplyBody
-from workers.reply_stream import ReplyStream, StreamStart
-from workers.request import Ending, FinishReason
-from workers.sampling import GREEDY
-from workers.timeline import Timeline
+from workers.answers.growing_reply import GrowingReply
+from workers.answers.reply_body import AnsweredChoice, ReplyBody
+from workers.answers.reply_stream import ReplyStream, StreamStart
+from workers.engine.timeline import Timeline
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import Ending, FinishReason
+from workers.intake.sampling import GREEDY
 
 CHOICE = PreparedRequest(
     kind=RequestKind.CHAT,

@@ -26,13 +26,13 @@ from topics.errors import RequestError
 from topics.headers import CAP_BYTES, ReplyEvent
 from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord, ReplyContext
+from workers.answers.reply_body import error_body
 from workers.computing import prepare
-from workers.config import IngressConfig
-from workers.ingress import Ingress, Refusal
-from workers.prompt import PromptBuilder
-from workers.reply_body import error_body
-from workers.request import Arrival
-from workers.runner import ModelLimits
+from workers.configuration.config import IngressConfig
+from workers.intake.ingress import Ingress, Refusal
+from workers.intake.prompt import PromptBuilder
+from workers.intake.request import Arrival
+from workers.runners.runner import ModelLimits
 
 RECORDS = int(os.environ.get("HOSTILE_RECORDS", "20000"))
 SEED = int(os.environ.get("HOSTILE_SEED", "0"))

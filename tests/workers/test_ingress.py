@@ -8,9 +8,9 @@ import pytest
 from scheduling.priority import PriorityClass
 from topics.control_orders import Cancel
 from topics.record import InboundRecord, RecordId
-from workers.config import IngressConfig
-from workers.ingress import Ingress, Refusal
-from workers.request import Arrival
+from workers.configuration.config import IngressConfig
+from workers.intake.ingress import Ingress, Refusal
+from workers.intake.request import Arrival
 
 P0, P1, P2, P3 = PriorityClass
 BODY = {"messages": [{"role": "user", "content": "hi"}]}

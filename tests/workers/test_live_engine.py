@@ -4,8 +4,8 @@ from scheduling.default_tree import default_tree
 from scheduling.priority import PriorityClass
 from scheduling.quota import Limit, Quota, Quotas, Unit
 from tests.workers.engine_rig import Rig
-from workers.config import EngineConfig
-from workers.engine_messages import NewPolicy, NewQuotas, PausedClasses, QuotaShare
+from workers.configuration.config import EngineConfig
+from workers.engine.messages import NewPolicy, NewQuotas, PausedClasses, QuotaShare
 
 P0, P1, P2, P3 = PriorityClass
 NOBODY: frozenset[str] = frozenset()

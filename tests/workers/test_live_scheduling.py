@@ -10,10 +10,10 @@ from scheduling.quota import Limit, Unit
 from scheduling.step_time import LinearStepTime
 from scheduling.tree import TreeError
 from topics.control_records import PauseOrder, PolicyOrder, QuotaOrder
-from workers.assembly import class_tree, cost_model
-from workers.engine_messages import EngineMessage, NewPolicy, NewQuotas, NewTree, PausedClasses
-from workers.live_scheduling import LiveScheduling
-from workers.scheduling_config import SchedulingConfig
+from workers.configuration.scheduling_config import SchedulingConfig
+from workers.engine.assembly import class_tree, cost_model
+from workers.engine.messages import EngineMessage, NewPolicy, NewQuotas, NewTree, PausedClasses
+from workers.orders.live_scheduling import LiveScheduling
 
 RATES = LinearStepTime(0.01, 0.001, 0.001, 0.0)
 TREE: dict[str, Any] = {"classes": [{"name": f"c{n}", "priority": f"p{n}", "weight": 1 + n} for n in range(4)]}

@@ -10,13 +10,13 @@ from scheduling.cost import CostModel
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo
 from topics.stage_times import StageTimes
-from workers.load_player import Observation
-from workers.load_run import live_run
-from workers.run_plots import draw_run
-from workers.run_record import RunRecord
-from workers.run_results import Figures, request_times, run_figures, write_requests
-from workers.trace_files import read_trace
-from workers.trace_mix import ArrivingRequest
+from workers.runs.load_player import Observation
+from workers.runs.load_run import live_run
+from workers.runs.run_plots import draw_run
+from workers.runs.run_record import RunRecord
+from workers.runs.run_results import Figures, request_times, run_figures, write_requests
+from workers.runs.trace_files import read_trace
+from workers.runs.trace_mix import ArrivingRequest
 
 P1 = PriorityClass.P1
 

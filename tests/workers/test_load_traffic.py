@@ -8,8 +8,8 @@ from scheduling.priority import PriorityClass
 from topics.catalogue import Catalogue
 from topics.messages import CompletionRequest
 from topics.validation import parse_request
-from workers.load_traffic import load_record, played
-from workers.trace_mix import ArrivingRequest
+from workers.runs.load_traffic import load_record, played
+from workers.runs.trace_mix import ArrivingRequest
 
 REQUEST = ArrivingRequest(3, 10.0, 100, 20, PriorityClass.P2, "acme", "flow", prefix_hashes=(7, 8), prefix_tokens=32)
 

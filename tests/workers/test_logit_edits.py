@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from workers.logit_edits import edit_logits
-from workers.sampler import Sampler
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.runners.logit_edits import edit_logits
+from workers.runners.sampler import Sampler
 
 VOCABULARY = 12
 

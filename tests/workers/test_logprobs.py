@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from workers.sampler import Sampler
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.runners.sampler import Sampler
 
 VOCABULARY = 300
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from workers.mailbox import Mailbox, MailboxFull
+from workers.intake.mailbox import Mailbox, MailboxFull
 
 
 def test_messages_come_out_in_the_order_they_were_put() -> None:

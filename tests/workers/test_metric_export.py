@@ -7,11 +7,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.workers.otlp_collector import Collector
-from workers.errors import EndpointError
-from workers.metric import Kind, Metric
-from workers.metric_compat import declared
-from workers.metric_export import MetricExport
-from workers.metric_store import MetricStore
+from workers.runners.errors import EndpointError
+from workers.telemetry.metric import Kind, Metric
+from workers.telemetry.metric_compat import declared
+from workers.telemetry.metric_export import MetricExport
+from workers.telemetry.metric_store import MetricStore
 
 COUNT = Metric("some.requests", "{request}", Kind.COUNTER, ("victim.class",), "a count")
 TIME = Metric("some.time", "s", Kind.HISTOGRAM, ("class",), "a time", (1.0, 2.0))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from workers.distribution import Distribution
-from workers.metric import Kind, Metric
-from workers.metric_store import MetricStore, Reading
+from workers.telemetry.distribution import Distribution
+from workers.telemetry.metric import Kind, Metric
+from workers.telemetry.metric_store import MetricStore, Reading
 
 COUNT = Metric("count", "", Kind.COUNTER, ("class",), "a count")
 TIME = Metric("time", "s", Kind.HISTOGRAM, (), "a time", (1.0, 2.0))

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from workers.metric_catalogue import OURS
-from workers.metric_compat import COMPAT
-from workers.metric_conventions import CONVENTIONS
-from workers.metrics_page import metrics_page
+from workers.telemetry.metric_catalogue import OURS
+from workers.telemetry.metric_compat import COMPAT
+from workers.telemetry.metric_conventions import CONVENTIONS
+from workers.telemetry.metrics_page import metrics_page
 
 EVERYTHING = (*CONVENTIONS, *OURS, *(metric for metrics in COMPAT.values() for metric in metrics))
 
@@ -14,13 +14,13 @@ EVERYTHING = (*CONVENTIONS, *OURS, *(metric for metrics in COMPAT.values() for m
 def test_the_page_is_made_of_the_catalogue() -> None:
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     assert page.read_text(encoding="utf-8") == metrics_page(), (
-        "run: .venv/bin/python -m workers.metrics_page > docs/metrics.md"
+        "run: .venv/bin/python -m workers.telemetry.metrics_page > docs/metrics.md"
     )
 
 
 def test_every_declaration_of_the_catalogue_is_listed() -> None:
     for name, listed in (("metric_catalogue", OURS), ("metric_conventions", CONVENTIONS)):
-        source = (Path(__file__).parents[2] / "workers" / f"{name}.py").read_text(encoding="utf-8")
+        source = (Path(__file__).parents[2] / "workers" / "telemetry" / f"{name}.py").read_text(encoding="utf-8")
         assert len(re.findall(r"^[A-Z_0-9]+ = Metric\(", source, re.MULTILINE)) == len(listed)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from workers import model_source
-from workers.errors import ModelError, ModelNotFound, UnsupportedModel
-from workers.model_source import ModelFiles, SourceKind, find_model, load_tokenizer, prepare_model
+from workers.models import model_source
+from workers.models.model_source import ModelFiles, SourceKind, find_model, load_tokenizer, prepare_model
+from workers.runners.errors import ModelError, ModelNotFound, UnsupportedModel
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from workers.devices import Placement
-from workers.errors import ModelNotFound
-from workers.model_source import ModelFiles, find_model, prepare_model
-from workers.model_weights import load_weights
-from workers.transformers_runner import TransformersRunner
+from workers.models.devices import Placement
+from workers.models.model_source import ModelFiles, find_model, prepare_model
+from workers.models.model_weights import load_weights
+from workers.runners.errors import ModelNotFound
+from workers.runners.transformers_runner import TransformersRunner
 
 CPU = Placement(torch.device("cpu"), torch.float32, threads=torch.get_num_threads())
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.ngram_lookup import NGramLookup
+from workers.engine.ngram_lookup import NGramLookup
 
 
 def searched(tokens: list[int], most: int) -> list[int]:

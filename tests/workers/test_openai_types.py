@@ -11,11 +11,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from tests.workers.engine_rig import token_bytes
-from workers.answer_logprobs import ShownToken
-from workers.prompt import PreparedRequest, RequestKind
-from workers.reply_body import AnsweredChoice, MadeCall, ReplyBody
-from workers.request import FinishReason
-from workers.sampling import SamplingParams, TokenLogprobs
+from workers.answers.answer_logprobs import ShownToken
+from workers.answers.reply_body import AnsweredChoice, MadeCall, ReplyBody
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import FinishReason
+from workers.intake.sampling import SamplingParams, TokenLogprobs
 
 LOGPROBS = [ShownToken(0, TokenLogprobs(7, -0.5, ((7, -0.5), (8, -1.0)))), ShownToken(3, TokenLogprobs(9, -0.1, ()))]
 

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from workers.openmp import bound_spinning
+from workers.models.openmp import bound_spinning
 
 
 def test_what_the_user_has_set_stays() -> None:

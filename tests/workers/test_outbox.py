@@ -2,9 +2,9 @@
 
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
-from workers.outbox import Outbox
-from workers.request import Arrival, Ending, FinishReason
-from workers.timeline import Timeline
+from workers.engine.outbox import Outbox
+from workers.engine.timeline import Timeline
+from workers.intake.request import Arrival, Ending, FinishReason
 
 
 def arrival() -> Arrival:

@@ -14,17 +14,17 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
 
 from kvcache.swap_plan import BlockCopy, Direction
-from workers.devices import Placement
-from workers.errors import DeviceLost, NotFiniteLogits, UnsupportedModel
-from workers.model_source import ModelFiles
-from workers.model_weights import load_weights
-from workers.paged_runner import PagedRunner
-from workers.parallel_runner import ParallelRunner, load_parallel, parallel_swap, rank_placement
-from workers.rank_group import RankGroup
-from workers.runner import ModelLimits, SequenceInput
-from workers.sampling import GREEDY, SamplingParams
-from workers.swap_space import make_swap_pool
-from workers.transformers_runner import TransformersRunner
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.models.devices import Placement
+from workers.models.model_source import ModelFiles
+from workers.models.model_weights import load_weights
+from workers.runners.errors import DeviceLost, NotFiniteLogits, UnsupportedModel
+from workers.runners.paged_runner import PagedRunner
+from workers.runners.parallel_runner import ParallelRunner, load_parallel, parallel_swap, rank_placement
+from workers.runners.rank_group import RankGroup
+from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.swap_space import make_swap_pool
+from workers.runners.transformers_runner import TransformersRunner
 
 CPU = Placement(torch.device("cpu"), torch.float32, threads=2)
 LIMITS = ModelLimits(128, 97, frozenset())

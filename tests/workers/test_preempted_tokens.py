@@ -18,9 +18,9 @@ from tests.workers.preemption_rig import (
     said_undisturbed,
     said_with_a_spoiled_block,
 )
-from workers.devices import Placement
-from workers.runner import ModelLimits
-from workers.transformers_runner import TransformersRunner
+from workers.models.devices import Placement
+from workers.runners.runner import ModelLimits
+from workers.runners.transformers_runner import TransformersRunner
 
 VOCABULARY = 97
 SWAP, RECOMPUTE, AUTO = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE, PreemptionMode.AUTO

@@ -9,10 +9,10 @@ from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
-from workers import prompt
-from workers.prompt import PreparedRequest, PromptBuilder, RequestKind, seed_of
-from workers.runner import ModelLimits
-from workers.sampling import SamplingParams
+from workers.intake import prompt
+from workers.intake.prompt import PreparedRequest, PromptBuilder, RequestKind, seed_of
+from workers.intake.sampling import SamplingParams
+from workers.runners.runner import ModelLimits
 
 TEMPLATE = (
     "{% for message in messages %}"

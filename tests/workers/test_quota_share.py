@@ -1,6 +1,6 @@
 """A worker's part of each quota follows its part of the partitions."""
 
-from workers.quota_share import ShareOfPartitions
+from workers.orders.quota_share import ShareOfPartitions
 
 
 def test_the_part_is_told_when_it_changes() -> None:

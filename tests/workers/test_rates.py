@@ -1,7 +1,7 @@
 """Rates and spreads over looks a second apart."""
 
-from workers.rates import Growth, Spread, TenantThroughput
-from workers.tenant_labels import TenantLabels
+from workers.telemetry.rates import Growth, Spread, TenantThroughput
+from workers.telemetry.tenant_labels import TenantLabels
 
 
 def test_a_queue_that_swings_about_its_mean_shows_in_the_variance() -> None:

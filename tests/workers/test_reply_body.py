@@ -8,11 +8,11 @@ from tests.workers.engine_rig import token_bytes
 from topics.codec import loads
 from topics.errors import RequestError
 from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
-from workers.answer_logprobs import ShownToken
-from workers.prompt import PreparedRequest, RequestKind
-from workers.reply_body import AnsweredChoice, MadeCall, ReplyBody, error_body
-from workers.request import FinishReason
-from workers.sampling import GREEDY, TokenLogprobs
+from workers.answers.answer_logprobs import ShownToken
+from workers.answers.reply_body import AnsweredChoice, MadeCall, ReplyBody, error_body
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import FinishReason
+from workers.intake.sampling import GREEDY, TokenLogprobs
 
 
 def prepared(kind: RequestKind, include_usage: bool) -> PreparedRequest:

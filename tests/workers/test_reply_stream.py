@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from workers.reply_stream import ReplyStream
-from workers.request import FinishReason
+from workers.answers.reply_stream import ReplyStream
+from workers.intake.request import FinishReason
 
 INTERVAL_S = 0.5
 

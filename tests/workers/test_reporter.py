@@ -8,11 +8,11 @@ from tests.workers.engine_rig import Rig
 from topics.assignment import PartitionEpoch
 from topics.terminal_replies import Fate
 from topics.worker_reports import ClassReport, WorkerReport
-from workers.engine_observer import EngineSnapshot
-from workers.reporter import Reporter
-from workers.request import Arrival
-from workers.tenant_labels import TenantLabels
-from workers.terminal_writer import Settled, Terminal
+from workers.answers.terminal_writer import Settled, Terminal
+from workers.engine.observer import EngineSnapshot
+from workers.intake.request import Arrival
+from workers.telemetry.reporter import Reporter
+from workers.telemetry.tenant_labels import TenantLabels
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -74,10 +74,10 @@ def test_who_runs_and_who_waits_is_told_by_class_tenant_and_request() -> None:
         scene.arrive(f"r{number}")
     report = scene.report()
     (p1,) = (found for found in report.classes if found.label == "p1")
-    assert (p1.running, p1.waiting) == (4, 3)  # one slot of five is P0's
+    assert (p1.running, p1.waiting) == (5, 2)  # the slot that is P0's is lent
     (tenant,) = report.tenants
-    assert (tenant.label, tenant.known, tenant.running) == ("p1", 7, 4)
-    assert len(report.requests) == 4
+    assert (tenant.label, tenant.known, tenant.running) == ("p1", 7, 5)
+    assert len(report.requests) == 5
     assert {request.state for request in report.requests} <= {"prefill", "decode"}
     assert all(request.slack_s is not None for request in report.requests)
     assert report.kv.blocks - report.kv.free == p1.kv_blocks > 0

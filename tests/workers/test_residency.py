@@ -3,7 +3,7 @@
 import pytest
 
 from scheduling.priority import PriorityClass
-from workers.residency import Residency
+from workers.intake.residency import Residency
 
 P0, P3 = PriorityClass.P0, PriorityClass.P3
 

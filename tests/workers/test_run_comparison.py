@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from workers.cli import main
-from workers.run_comparison import ComparisonError, FigureRatio, compare_runs, read_run
+from workers.runs.run_comparison import ComparisonError, FigureRatio, compare_runs, read_run
 
 COLUMNS = ["request", "class", "tenant", "arrival_s", "output_tokens", "outcome", "ttft_s", "e2el_s"]
 STAGES = ["transport_s", "ingress_s", "queue_s", "slot_s", "prefill_s"]

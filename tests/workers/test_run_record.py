@@ -4,9 +4,9 @@ import pytest
 
 from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
-from workers import run_record
-from workers.run_record import RequestRecord, RunRecorder
-from workers.trace_mix import ArrivingRequest
+from workers.runs import run_record
+from workers.runs.run_record import RequestRecord, RunRecorder
+from workers.runs.trace_mix import ArrivingRequest
 
 P0, P1, P2, P3 = PriorityClass
 

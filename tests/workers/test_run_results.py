@@ -13,9 +13,9 @@ from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeStatistics
 from scheduling.suspension import SuspensionStatistics
 from scheduling.tree import Slo
-from workers.run_record import EngineTotals, RequestRecord, RunRecord, Ticks
-from workers.run_results import Figures, request_times, run_figures
-from workers.trace_mix import ArrivingRequest
+from workers.runs.run_record import EngineTotals, RequestRecord, RunRecord, Ticks
+from workers.runs.run_results import Figures, request_times, run_figures
+from workers.runs.trace_mix import ArrivingRequest
 
 P0, P1 = PriorityClass.P0, PriorityClass.P1
 STEP_ENDS = array("d", [1.0, 2.0, 3.0, 5.0, 6.0])

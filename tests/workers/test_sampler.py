@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from workers import sampler
-from workers.sampler import Sampler, uniforms
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.runners import sampler
+from workers.runners.sampler import Sampler, uniforms
 
 sample = Sampler().sample
 

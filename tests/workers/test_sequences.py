@@ -4,10 +4,10 @@ import pytest
 
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
-from workers.config import EngineConfig
-from workers.engine_messages import Revoked
-from workers.request import FinishReason
-from workers.sequence_groups import MORE_ROWS, SequenceGroups
+from workers.configuration.config import EngineConfig
+from workers.engine.messages import Revoked
+from workers.engine.sequence_groups import MORE_ROWS, SequenceGroups
+from workers.intake.request import FinishReason
 
 
 def test_every_choice_has_all_its_tokens_and_its_own_randomness() -> None:
@@ -98,7 +98,7 @@ def test_choices_that_are_seen_when_the_partition_is_gone_are_not_begun() -> Non
 
 def test_the_time_that_a_row_may_run_is_not_its_next_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choices that join late get the rows of earlier ones, and have still to be staged and admitted."""
-    monkeypatch.setattr("workers.sequence_groups.MORE_ROWS", 2)
+    monkeypatch.setattr("workers.engine.sequence_groups.MORE_ROWS", 2)
     rig = Rig(engine_config=EngineConfig(max_sequences=5, step_tokens=32, max_run_s=0.25))
     rig.arrive("r", output=8, choices=12)
     for _ in range(1_000):
@@ -117,7 +117,7 @@ def test_the_time_that_a_row_may_run_is_not_its_next_choices(monkeypatch: pytest
 
 
 def test_rows_beyond_the_bound_join_as_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.sequence_groups.MORE_ROWS", 3)
+    monkeypatch.setattr("workers.engine.sequence_groups.MORE_ROWS", 3)
     rig = Rig()
     for number in range(3):
         rig.arrive(f"r{number}", output=4, choices=6)

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from tests.chaos.sleeping_runner import sleeping_model
-from workers.loaded_model import LoadedModel
+from workers.models.loaded_model import LoadedModel
 
 
 def test_it_has_the_fields_of_a_loaded_model() -> None:

@@ -6,9 +6,9 @@ from scheduling.priority import PriorityClass
 from scheduling.tree import Slo
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
-from workers.request import Arrival, Ending, FinishReason
-from workers.slo import SlidingRatio, SloTracker, objectives
-from workers.timeline import Timeline
+from workers.engine.timeline import Timeline
+from workers.intake.request import Arrival, Ending, FinishReason
+from workers.telemetry.slo import SlidingRatio, SloTracker, objectives
 
 ALL = Slo(ttft_s=0.3, tpot_s=0.05, e2e_s=2.0, gap_s=0.2)
 

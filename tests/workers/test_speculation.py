@@ -8,9 +8,9 @@ import pytest
 from scheduling.plan import Chunk, StepPlan
 from scheduling.priority import PriorityClass
 from scheduling.step_time import LinearStepTime
-from workers.ngram_lookup import NGramLookup
-from workers.sampling import GREEDY, SamplingParams
-from workers.speculation import SpeculatedRequest, Speculation
+from workers.engine.ngram_lookup import NGramLookup
+from workers.engine.speculation import SpeculatedRequest, Speculation
+from workers.intake.sampling import GREEDY, SamplingParams
 
 TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
 """After 1 2 3 came 4 5 6 7 …"""

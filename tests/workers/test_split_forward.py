@@ -6,11 +6,11 @@ import pytest
 
 from scheduling.step_time import LinearStepTime
 from tests.workers.faulty_runner import Fault, FaultyRunner
-from workers.errors import NoMemoryForSequence, NotFiniteLogits, OutOfMemory
-from workers.runner import ModelLimits, SequenceInput
-from workers.sampling import SamplingParams
-from workers.simulated_runner import SimulatedRunner, VirtualClock
-from workers.split_forward import SplitForward
+from workers.intake.sampling import SamplingParams
+from workers.runners.errors import NoMemoryForSequence, NotFiniteLogits, OutOfMemory
+from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.split_forward import SplitForward
+from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
 
 SEQUENCES = [
     SequenceInput([1], 8, [0, 1, 2], SamplingParams(seed=1, logprobs=0), 3),

@@ -7,9 +7,9 @@ import pytest
 
 from tests.workers.engine_rig import Rig
 from topics.stage_times import StageTimes
-from workers.stages import stage_times
-from workers.timeline import Suspension, Timeline
-from workers.wall_clock import WallClock
+from workers.engine.stages import stage_times
+from workers.engine.timeline import Suspension, Timeline
+from workers.telemetry.wall_clock import WallClock
 
 
 def stages(timeline: Timeline, timestamp_ms: int = -1) -> StageTimes:

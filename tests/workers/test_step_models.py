@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.step_time import LinearStepTime
-from workers.step_models import PRESETS, StepModelError, linear_guess, parse_step_model
+from workers.runs.step_models import PRESETS, StepModelError, linear_guess, parse_step_model
 
 TABLE = Path(__file__).parents[1] / "data" / "splitwise_perf_model.csv"
 H100_8 = f"table:{TABLE}@hardware=h100-80gb,tensor_parallel=8"

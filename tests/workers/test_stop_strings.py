@@ -1,6 +1,6 @@
 """Stop strings across the borders of pieces."""
 
-from workers.stop_strings import StopStrings
+from workers.engine.stop_strings import StopStrings
 
 
 def test_text_without_a_beginning_of_a_stop_string_is_released_at_once() -> None:

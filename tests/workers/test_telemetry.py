@@ -6,7 +6,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.workers.otlp_collector import Collector
-from workers.telemetry import otlp_is_wanted, tracer_provider
+from workers.telemetry.telemetry import otlp_is_wanted, tracer_provider
 
 
 def span_and_flush(service_name: str = "headrace") -> None:

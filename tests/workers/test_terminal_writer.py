@@ -13,7 +13,7 @@ from topics.record import InboundRecord, RecordId
 from topics.record_producer import ProducerStatistics
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, Outcome, TerminalReply
-from workers.terminal_writer import ReplyTopics, Settled, Terminal, TerminalWriter
+from workers.answers.terminal_writer import ReplyTopics, Settled, Terminal, TerminalWriter
 
 TOPICS = ReplyTopics("deltas", "replies", "dlq")
 

@@ -10,10 +10,10 @@ from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from topics.errors import RequestError
 from topics.messages import ChatCompletionRequest
 from topics.validation import parse_request
-from workers.answer_form import answer_grammar
-from workers.grammar import Grammar, GrammarCompiler
-from workers.runner import ModelLimits
-from workers.tool_calls import CALL_BEGIN, CalledTool, ToolCallReader, conversation
+from workers.intake.answer_form import answer_grammar
+from workers.intake.grammar import Grammar, GrammarCompiler
+from workers.intake.tool_calls import CALL_BEGIN, CalledTool, ToolCallReader, conversation
+from workers.runners.runner import ModelLimits
 
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
 NATIVE = PLAIN + "{% if tools %}<tool_call>{% endif %}"

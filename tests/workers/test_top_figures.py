@@ -4,7 +4,7 @@ import pytest
 
 from tests.workers.reports import class_report, report, request_report, tenant_report
 from topics.worker_reports import TimeToFirstToken, WorkerReport
-from workers.top_figures import ReportBook, TopFigures
+from workers.telemetry.top_figures import ReportBook, TopFigures
 
 
 def figures(*reports: WorkerReport) -> TopFigures:

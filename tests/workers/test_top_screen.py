@@ -4,8 +4,8 @@ import pytest
 
 from tests.workers.reports import class_report, report, request_report, tenant_report
 from topics.worker_reports import TimeToFirstToken, WorkerReport
-from workers.top_figures import ReportBook
-from workers.top_screen import Choices, screen
+from workers.telemetry.top_figures import ReportBook
+from workers.telemetry.top_screen import Choices, screen
 
 LABELS = ("p0", "p1", "p2", "p3")
 BUSY = report(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.priority import PriorityClass
-from workers.trace_files import TraceError, TraceRequest, read_trace
+from workers.runs.trace_files import TraceError, TraceRequest, read_trace
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scheduling.priority import PriorityClass
-from workers.trace_files import Trace, TraceRequest
-from workers.trace_mix import ArrivingRequest, SourceError, mix, parse_source, scaled
+from workers.runs.trace_files import Trace, TraceRequest
+from workers.runs.trace_mix import ArrivingRequest, SourceError, mix, parse_source, scaled
 
 P0, P1, P2, P3 = PriorityClass
 

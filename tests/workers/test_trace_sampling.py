@@ -10,14 +10,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.workers.engine_rig import Rig
 from topics.errors import RequestError
 from topics.record import InboundRecord
-from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Arrival, Ending, FinishReason
-from workers.sampling import SamplingParams
-from workers.telemetry import tracer_provider
-from workers.timeline import Dispatch, Timeline
-from workers.trace_identity import attempt_span_id
-from workers.tracing import ReplySent, RequestTracer
-from workers.wall_clock import WallClock
+from workers.engine.timeline import Dispatch, Timeline
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import Arrival, Ending, FinishReason
+from workers.intake.sampling import SamplingParams
+from workers.telemetry.telemetry import tracer_provider
+from workers.telemetry.trace_identity import attempt_span_id
+from workers.telemetry.tracing import ReplySent, RequestTracer
+from workers.telemetry.wall_clock import WallClock
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = SAMPLED[:-2] + "00"

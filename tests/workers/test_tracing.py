@@ -7,12 +7,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.workers.engine_rig import Rig
-from workers.prompt import PreparedRequest, RequestKind
-from workers.request import Ending, FinishReason
-from workers.sampling import SamplingParams
-from workers.timeline import Suspension, Timeline
-from workers.tracing import ReplySent, RequestTracer
-from workers.wall_clock import WallClock
+from workers.engine.timeline import Suspension, Timeline
+from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.request import Ending, FinishReason
+from workers.intake.sampling import SamplingParams
+from workers.telemetry.tracing import ReplySent, RequestTracer
+from workers.telemetry.wall_clock import WallClock
 
 
 def spans_of(sampling: SamplingParams, *suspensions: Suspension) -> dict[str, ReadableSpan]:

@@ -21,14 +21,14 @@ from transformers import (
 )
 
 from kvcache.sizing import PoolSizeError
-from workers import paged_runner
-from workers.devices import Placement
-from workers.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
-from workers.paged_runner import PackedStep
-from workers.runner import ModelLimits, SequenceInput
-from workers.sampling import GREEDY, SamplingParams
-from workers.split_forward import SplitForward
-from workers.transformers_runner import TransformersRunner
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.models.devices import Placement
+from workers.runners import paged_runner
+from workers.runners.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
+from workers.runners.paged_runner import PackedStep
+from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.split_forward import SplitForward
+from workers.runners.transformers_runner import TransformersRunner
 
 VOCABULARY = 97
 CONTEXT = 128

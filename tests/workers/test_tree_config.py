@@ -7,7 +7,7 @@ import yaml
 
 from scheduling.priority import PriorityClass
 from scheduling.tree import FlowOrder, Rate, TreeError
-from workers.tree_config import parse_tree
+from workers.configuration.tree_config import parse_tree
 
 TREE = """
 promote_share: 0.1

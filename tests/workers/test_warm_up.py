@@ -3,9 +3,9 @@ from collections.abc import Sequence
 import pytest
 
 from scheduling.step_time import LinearStepTime
-from workers.runner import ModelLimits, SequenceInput
-from workers.sampling import TokenLogprobs
-from workers.warm_up import MeasuredStep, fit_step_time, measure_step_time
+from workers.intake.sampling import TokenLogprobs
+from workers.models.warm_up import MeasuredStep, fit_step_time, measure_step_time
+from workers.runners.runner import ModelLimits, SequenceInput
 
 
 class TimedRunner:

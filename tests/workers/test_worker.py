@@ -13,10 +13,10 @@ from topics.consumer import PartitionEpoch
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
 from topics.record_producer import ProducerStoppedError
-from workers.config import load_config
-from workers.loaded_model import LoadedModel
-from workers.runner import ModelLimits
-from workers.simulated_runner import SimulatedRunner, VirtualClock
+from workers.configuration.config import load_config
+from workers.models.loaded_model import LoadedModel
+from workers.runners.runner import ModelLimits
+from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
 from workers.worker import Worker
 
 P3 = PriorityClass.P3

@@ -5,7 +5,7 @@ import pytest
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import ProducerStoppedError
-from workers.errors import StepHangs
+from workers.runners.errors import StepHangs
 from workers.worker_failure import WorkerFailedError, named_failure
 
 AWAY = KafkaUnavailableError(KafkaSettings("127.0.0.1:9"), TimeoutError())

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from workers.model_source import ModelFiles
-from workers.runner import ModelLimits
+from workers.models.model_source import ModelFiles
+from workers.runners.runner import ModelLimits
 
 VOCABULARY = 97
 CONTEXT = 640

@@ -4,7 +4,7 @@ The engine's own time (admitted → first token, from the request's spans) is ta
 delivery: ingress, staging, scheduling, egress and the broker. The echo is the least that two hops can take: produce to
 A, a bare consumer produces to B, consume from B. Both are run by turns in one process, on one broker.
 
-Then the price of exactly-once terminal replies beside at-least-once ones (`workers.bench_terminals`).
+Then the price of exactly-once terminal replies beside at-least-once ones (`workers.bench.terminals`).
 """
 
 import argparse
@@ -34,7 +34,7 @@ from workers.commands.serving import (
     local_kafka,
     worker_config,
 )
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 __all__ = ["add_arguments", "run"]
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = worker_config(arguments, classes=CLASS_LABELS, kafka=local_kafka(broker.bootstrap_servers))
         runs = asyncio.run(_measure(config, arguments.requests, console))
         terminals = asyncio.run(_terminals(config))
-    from workers.bench_record import bench_record, write_record
+    from workers.bench.record import bench_record, write_record
 
     figures = _figures(runs) | {"ingress_records_s": _ingress_rate()} | terminals
     record = bench_record(figures, runs)
@@ -114,7 +114,7 @@ async def _measure(config: WorkerConfig, requests: int, console: Console) -> lis
 
 
 async def _terminals(config: WorkerConfig) -> dict[str, Any]:
-    from workers.bench_terminals import measure_terminals
+    from workers.bench.terminals import measure_terminals
 
     kafka = connection(config.kafka, "headrace-bench")
     figures: dict[str, Any] = {}
@@ -203,8 +203,8 @@ def _ingress_rate() -> float:
     from scheduling.priority import PriorityClass
     from topics.headers import RequestHeaders
     from topics.record import InboundRecord, RecordId
-    from workers.config import IngressConfig
-    from workers.ingress import Ingress, Refusal
+    from workers.configuration.config import IngressConfig
+    from workers.intake.ingress import Ingress, Refusal
 
     def refuse(refusal: Refusal) -> None:
         raise refusal.error

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from workers.bench_engine_figures import engine_figures, engine_table
-from workers.bench_engine_peers import ENGINES, PeerError, install_peer, is_installed, loaded_engine
+from workers.bench.engine_figures import engine_figures, engine_table
+from workers.bench.engine_peers import ENGINES, PeerError, install_peer, is_installed, loaded_engine
 from workers.cli import CommandFailedError, UsageError
 
 if TYPE_CHECKING:
-    from workers.loaded_model import LoadedModel
+    from workers.models.loaded_model import LoadedModel
 
 __all__ = ["add_arguments", "run"]
 
@@ -54,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from workers.bench_record import bench_record, write_record
-    from workers.bench_workload import CHAT, MIXES, chat_workload, make_workload
-    from workers.devices import choose_placement
-    from workers.errors import ModelError
-    from workers.model_source import SourceKind, find_model, prepare_model
+    from workers.bench.record import bench_record, write_record
+    from workers.bench.workload import CHAT, MIXES, chat_workload, make_workload
+    from workers.models.devices import choose_placement
+    from workers.models.model_source import SourceKind, find_model, prepare_model
+    from workers.runners.errors import ModelError
 
     console = Console(stderr=True)
     if arguments.fit:
@@ -108,8 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace, console: Console) -> int:
     """The coefficients of a linear step-time model of this machine, model and number format."""
-    from workers.bench_record import bench_record, write_record
-    from workers.warm_up import measure_step_time
+    from workers.bench.record import bench_record, write_record
+    from workers.models.warm_up import measure_step_time
 
     model, _threads = _load(arguments, console)
     console.print(f"measuring steps for about {_FIT_S:g} s …")
@@ -127,11 +127,11 @@ def _fit(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _profile(arguments: argparse.Namespace, console: Console) -> int:
-    from workers.bench_record import bench_record, write_record
-    from workers.bench_step import profile_steps, profile_table
-    from workers.decoder.runner import DecoderRunner
-    from workers.native.build import NoLibrary
-    from workers.native.library import load_library
+    from workers.bench.record import bench_record, write_record
+    from workers.bench.step import profile_steps, profile_table
+    from workers.runners.decoder.runner import DecoderRunner
+    from workers.runners.native.build import NoLibrary
+    from workers.runners.native.library import load_library
 
     model, threads = _load(arguments, console)
     runner, library = model.runner, load_library()
@@ -151,10 +151,10 @@ def _profile(arguments: argparse.Namespace, console: Console) -> int:
 
 def _load(arguments: argparse.Namespace, console: Console) -> "tuple[LoadedModel, int]":
     """The model in the one format asked for, and the threads it computes with."""
-    from workers.config import load_config
-    from workers.devices import available_threads
-    from workers.errors import ModelError
-    from workers.loaded_model import load_model
+    from workers.configuration.config import load_config
+    from workers.models.devices import available_threads
+    from workers.models.loaded_model import load_model
+    from workers.runners.errors import ModelError
 
     dtype, *others = arguments.dtypes.split(",")
     if others:
@@ -168,7 +168,7 @@ def _load(arguments: argparse.Namespace, console: Console) -> "tuple[LoadedModel
 
 def _peers(arguments: argparse.Namespace, has_gguf: bool, console: Console) -> list[str]:
     """The peers asked for, all of them installed."""
-    from workers.bench_workload import CHAT
+    from workers.bench.workload import CHAT
 
     names = [name for name in arguments.peers.split(",") if name]
     if arguments.workload is None and arguments.mix == CHAT and not {"without-guesses"}.issuperset(names):

@@ -20,7 +20,7 @@ from workers.cli import UsageError
 from workers.commands.explained import explained
 
 if TYPE_CHECKING:
-    from workers.loaded_model import LoadedModel
+    from workers.models.loaded_model import LoadedModel
 
 __all__ = ["add_arguments", "run"]
 
@@ -46,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("sequences", "context", "steps", "prefix", "suffix", "pairs"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name} {getattr(arguments, name)}: at least 1")
-    from workers.bench_record import bench_record, write_record
-    from workers.config import load_config
-    from workers.loaded_model import load_model
+    from workers.bench.record import bench_record, write_record
+    from workers.configuration.config import load_config
+    from workers.models.loaded_model import load_model
 
     console = Console(stderr=True, highlight=False)
     config = load_config({"model": {"source": arguments.model}, "engine": {"dtype": arguments.dtype}})
@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _accounting(model: "LoadedModel", arguments: argparse.Namespace) -> list[dict[str, float]]:
     from kvcache.block_hash import BlockHasher
     from kvcache.manager import KVCacheManager
-    from workers.runner import SequenceInput
-    from workers.sampling import GREEDY
+    from workers.intake.sampling import GREEDY
+    from workers.runners.runner import SequenceInput
 
     runner = model.runner
     kv = KVCacheManager(runner.num_blocks, runner.block_size)
@@ -173,8 +173,8 @@ class _Cache:
 
     def compute(self, prompt: list[int], start: int) -> None:
         """The forward alone, of the last request."""
-        from workers.runner import SequenceInput
-        from workers.sampling import GREEDY
+        from workers.intake.sampling import GREEDY
+        from workers.runners.runner import SequenceInput
 
         self._runner.step([SequenceInput(prompt[start:], start, self._kv.table(self._row), GREEDY, history=prompt)])
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scheduling.policies import POLICIES
-from workers.bench_scheduler import HEAPQ
+from workers.bench.scheduler import HEAPQ
 from workers.cli import UsageError
 
 __all__ = ["add_arguments", "run"]
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from workers.bench_record import bench_record, write_record
+    from workers.bench.record import bench_record, write_record
 
     for name in ("requests", "repeats"):
         if getattr(arguments, name) < 1:
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(policy: str, depth: int, requests: int, seed: int) -> dict[str, Any]:
     flows = min(_MOST_FLOWS, max(1, depth // 10))
     options = {"policy": policy, "depth": depth, "flows": flows, "requests": requests, "seed": seed}
-    command = [sys.executable, "-m", "workers.bench_scheduler"]
+    command = [sys.executable, "-m", "workers.bench.scheduler"]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, check=True)

@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from workers.bench_record import bench_record, write_record
-    from workers.devices import choose_placement
-    from workers.errors import DeviceError
+    from workers.bench.record import bench_record, write_record
+    from workers.models.devices import choose_placement
+    from workers.runners.errors import DeviceError
 
     if arguments.blocks < 2 or arguments.repeats < 1:
         raise UsageError(f"--blocks {arguments.blocks}, --repeats {arguments.repeats}: at least 2 and 1")
@@ -69,7 +69,7 @@ def _measure(arguments: argparse.Namespace, placement: Any) -> tuple[dict[str, f
     from kvcache.storage import KVStorage, SwapSpace
     from kvcache.swap_plan import BlockCopy, Direction
     from scheduling.swap_rule import SwapRule
-    from workers.swap_space import measure_swap
+    from workers.runners.swap_space import measure_swap
 
     torch.set_num_threads(placement.threads)
     count = arguments.blocks

@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from workers.bench_record import bench_record, write_record
-    from workers.bench_telemetry import measured_run, metered_run
-    from workers.bench_workload import MIXES, make_workload
+    from workers.bench.record import bench_record, write_record
+    from workers.bench.telemetry import measured_run, metered_run
+    from workers.bench.workload import MIXES, make_workload
     from workers.commands.explained import explained
-    from workers.config import load_config
-    from workers.loaded_model import load_model
-    from workers.model_source import find_model, prepare_model
+    from workers.configuration.config import load_config
+    from workers.models.loaded_model import load_model
+    from workers.models.model_source import find_model, prepare_model
 
     console = Console(stderr=True)
     with explained():

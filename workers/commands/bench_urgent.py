@@ -28,7 +28,7 @@ from rich.table import Table
 from scheduling.preemption_rules import PreemptionMode
 from topics.catalogue import CLASS_LABELS
 from topics.local_broker import LocalBroker
-from workers.bench_engine_peers import PeerError, is_installed, loaded_engine
+from workers.bench.engine_peers import PeerError, is_installed, loaded_engine
 from workers.cli import CommandFailedError, UsageError
 from workers.commands.explained import explained
 from workers.commands.serving import (
@@ -40,8 +40,8 @@ from workers.commands.serving import (
 )
 
 if TYPE_CHECKING:
-    from workers.bench_urgent import Phase, UrgentLoad
-    from workers.config import WorkerConfig
+    from workers.bench.urgent import Phase, UrgentLoad
+    from workers.configuration.config import WorkerConfig
 
 __all__ = ["add_arguments", "run"]
 
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         bench = _Run(arguments, broker.bootstrap_servers, load, console)
         phases = asyncio.run(bench.phases(modes, limits))
     peers = {name: bench.peer(name) for name in named_peers}
-    from workers.bench_record import bench_record, write_record
+    from workers.bench.record import bench_record, write_record
 
     figures = _figures(phases) | peers
     record = bench_record(figures, [_told(phase) for phase in phases])
@@ -114,7 +114,7 @@ class _Run:
     async def phases(self, modes: Sequence[PreemptionMode], limits: Sequence[int]) -> list["Phase"]:
         from dataclasses import replace
 
-        from workers.bench_urgent import request_bodies, run_phase, small_pool
+        from workers.bench.urgent import request_bodies, run_phase, small_pool
 
         config = self._config("idle", "htb")
         model = await asyncio.to_thread(load_with_progress, config, self._console)
@@ -140,7 +140,7 @@ class _Run:
 
     def peer(self, name: str) -> dict[str, Any]:
         """The same load on a peer, after `phases`; each of its policies in a process of its own."""
-        from workers.model_source import find_model, prepare_model
+        from workers.models.model_source import find_model, prepare_model
 
         config = self._config("peer", "htb")
         folder = prepare_model(find_model(config.model.source), self._console.print).folder
@@ -183,7 +183,7 @@ class _Run:
 
 
 def _load(arguments: argparse.Namespace) -> "UrgentLoad":
-    from workers.bench_urgent import UrgentLoad
+    from workers.bench.urgent import UrgentLoad
 
     for name in ("requests", "urgent", "output_tokens", "urgent_prompt_tokens", "urgent_output_tokens"):
         least = 2 if name == "urgent_output_tokens" else 1
@@ -243,7 +243,7 @@ def _concurrency(arguments: argparse.Namespace) -> list[int]:
 
 
 def _figures(phases: Sequence["Phase"]) -> dict[str, Any]:
-    from workers.bench_urgent_figures import NoLoadError, check_load, makespans, phase_figures
+    from workers.bench.urgent_figures import NoLoadError, check_load, makespans, phase_figures
 
     loaded = [phase for phase in phases if phase.name != "idle"]
     figures: dict[str, Any] = {phase.name: phase_figures(phase) for phase in phases}
@@ -267,7 +267,7 @@ def _figures(phases: Sequence["Phase"]) -> dict[str, Any]:
 
 def _told(phase: "Phase") -> dict[str, Any]:
     """Every request and every step of a phase."""
-    from workers.bench_urgent_figures import ttft_parts
+    from workers.bench.urgent_figures import ttft_parts
 
     return {
         "phase": phase.name,
@@ -283,7 +283,7 @@ def _told(phase: "Phase") -> dict[str, Any]:
 
 
 def _print(console: Console, figures: dict[str, Any]) -> None:
-    from workers.bench_urgent_figures import PARTS
+    from workers.bench.urgent_figures import PARTS
 
     table = Table(title="urgent requests; times in seconds, steps in ms")
     for heading in ("", "TTFT p50", "p95", "max", "step p50", "max", "batch tok/s", "makespan", "priced", "preempted"):

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from workers.cli import UsageError
-from workers.run_comparison import (
+from workers.runs.run_comparison import (
     ComparedRun,
     ComparisonError,
     FigureRatio,
@@ -27,7 +27,7 @@ from workers.run_comparison import (
     mean_split_s,
     read_run,
 )
-from workers.ttft_split import TTFT_STAGES
+from workers.runs.ttft_split import TTFT_STAGES
 
 __all__ = ["add_arguments", "run"]
 

@@ -13,9 +13,9 @@ import yaml
 from pydantic import BaseModel
 
 from workers.cli import UsageError
-from workers.config import ConfigError, load_config
-from workers.tree_advice import advice
-from workers.tree_config import parse_tree
+from workers.configuration.config import ConfigError, load_config
+from workers.configuration.tree_advice import advice
+from workers.configuration.tree_config import parse_tree
 
 __all__ = ["add_arguments", "run"]
 

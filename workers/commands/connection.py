@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from topics.kafka_settings import KafkaSettings, KafkaSettingsError
 from workers.cli import UsageError
-from workers.config import ConfigError, KafkaConfig, load_config
+from workers.configuration.config import ConfigError, KafkaConfig, load_config
 
 __all__ = ["add_kafka_arguments", "connection", "kafka_config", "kafka_settings", "topic_prefix"]
 

@@ -29,7 +29,7 @@ from workers.commands.serving import (
     local_kafka,
     worker_config,
 )
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 __all__ = ["add_arguments", "run"]
 
@@ -118,7 +118,7 @@ async def _story(config: WorkerConfig, console: Console) -> list[Served]:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from workers.commands.local_worker import local_worker
-    from workers.trace_tree import trace_tree
+    from workers.telemetry.trace_tree import trace_tree
 
     exporter = InMemorySpanExporter()
     processors = [SimpleSpanProcessor(exporter)]

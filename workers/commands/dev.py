@@ -21,7 +21,7 @@ from workers.commands.serving import (
     stop_on_signals,
     worker_config,
 )
-from workers.config import KafkaConfig, WorkerConfig
+from workers.configuration.config import KafkaConfig, WorkerConfig
 
 __all__ = ["add_arguments", "run"]
 

@@ -18,9 +18,9 @@ from topics.client import AnswerChangedError, RequestFailedError, RequestRefused
 from topics.kafka_distribution import BrokerError
 from topics.kafka_settings import KafkaSettingsError
 from workers.cli import CommandFailedError, UsageError
-from workers.config import ConfigError
-from workers.errors import DeviceError, EndpointError, ModelError
+from workers.configuration.config import ConfigError
 from workers.instance import InstanceError
+from workers.runners.errors import DeviceError, EndpointError, ModelError
 
 __all__ = ["explained"]
 

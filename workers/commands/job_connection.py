@@ -22,7 +22,7 @@ from topics.record_producer import RecordRefusedError
 from workers.cli import UsageError
 from workers.commands.connection import connection, kafka_config
 from workers.commands.explained import explained
-from workers.config import KafkaConfig
+from workers.configuration.config import KafkaConfig
 
 __all__ = ["JobDesk", "duration_s", "explained_jobs", "job_desk", "known_job"]
 

@@ -31,21 +31,21 @@ from scheduling.cost import CostModel
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo, TreeConfig, TreeError
 from topics.catalogue import Catalogue
-from workers.assembly import class_tree
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
 from workers.commands.run_output import write_runs
-from workers.config import ConfigError, load_config
-from workers.load_player import LoadPlayer, Observation
-from workers.load_run import live_run
-from workers.load_traffic import load_record, played
-from workers.run_record import Account, RunRecord
-from workers.run_report import ReportRun
-from workers.run_results import Figures, request_times, run_figures, write_requests
-from workers.step_models import PRESETS, linear_guess, parse_step_model
-from workers.trace_files import TraceError, read_trace
-from workers.trace_mix import ArrivingRequest, SourceError, TraceSource, mix, parse_source
+from workers.configuration.config import ConfigError, load_config
+from workers.engine.assembly import class_tree
+from workers.runs.load_player import LoadPlayer, Observation
+from workers.runs.load_run import live_run
+from workers.runs.load_traffic import load_record, played
+from workers.runs.run_record import Account, RunRecord
+from workers.runs.run_report import ReportRun
+from workers.runs.run_results import Figures, request_times, run_figures, write_requests
+from workers.runs.step_models import PRESETS, linear_guess, parse_step_model
+from workers.runs.trace_files import TraceError, read_trace
+from workers.runs.trace_mix import ArrivingRequest, SourceError, TraceSource, mix, parse_source
 
 __all__ = ["add_arguments", "run"]
 
@@ -202,7 +202,7 @@ def _write(
     if arguments.out is not None:
         write_requests(arguments.out / f"requests-{arguments.label}.csv", record)
         if not arguments.no_plots:
-            from workers.run_plots import draw_run
+            from workers.runs.run_plots import draw_run
 
             png = draw_run(f"{arguments.label}, {load_text}", record, request_times(record))
             (arguments.out / f"{arguments.label}.png").write_bytes(png)

@@ -16,9 +16,9 @@ from topics.catalogue import Catalogue, create_missing_topics
 from workers.commands.connection import connection
 from workers.commands.explained import explained
 from workers.commands.serving import claimed_instance
-from workers.config import WorkerConfig
-from workers.loaded_model import LoadedModel
-from workers.telemetry import tracer_provider
+from workers.configuration.config import WorkerConfig
+from workers.models.loaded_model import LoadedModel
+from workers.telemetry.telemetry import tracer_provider
 from workers.worker import TopicsNotReadyError, Worker, WorkerFailedError
 
 __all__ = ["LocalWorker", "local_worker"]

@@ -12,7 +12,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from workers.run_report import ReportRun, comparison, html_report
+from workers.runs.run_report import ReportRun, comparison, html_report
 
 __all__ = ["write_runs"]
 

@@ -21,7 +21,7 @@ from topics.asyncapi import asyncapi_document
 from topics.catalogue import Catalogue
 from topics.schemas import RECORD_VALUES, record_schema
 from workers.cli import CommandFailedError, UsageError
-from workers.config import ConfigError, load_config
+from workers.configuration.config import ConfigError, load_config
 
 __all__ = ["add_arguments", "contract_files", "run"]
 

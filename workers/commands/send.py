@@ -22,7 +22,7 @@ from topics.stage_times import STAGES
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
-from workers.telemetry import otlp_is_wanted, tracer_provider
+from workers.telemetry.telemetry import otlp_is_wanted, tracer_provider
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

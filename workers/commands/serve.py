@@ -32,7 +32,7 @@ from workers.commands.serving import (
     stop_on_signals,
     worker_config,
 )
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 from workers.http_endpoint import HttpEndpointError
 from workers.supervisor import parse_devices, supervise
 
@@ -119,7 +119,7 @@ async def _serve(config: WorkerConfig, arguments: argparse.Namespace) -> None:
     console = Console(stderr=True)
     with stop_on_signals(arguments.ends_with) as stop:
         model = await asyncio.to_thread(load_with_progress, config, console)
-        from workers.telemetry import tracer_provider
+        from workers.telemetry.telemetry import tracer_provider
         from workers.watchdog import WAY_OUT_S, end_within
         from workers.worker import TopicsNotReadyError, Worker, WorkerFailedError
 

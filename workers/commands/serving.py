@@ -20,11 +20,11 @@ from rich.console import Console
 from scheduling.policies import POLICIES
 from workers.cli import UsageError
 from workers.commands.explained import explained
-from workers.config import ConfigError, WorkerConfig, load_config
+from workers.configuration.config import ConfigError, WorkerConfig, load_config
 from workers.instance import Instance
 
 if TYPE_CHECKING:
-    from workers.loaded_model import LoadedModel
+    from workers.models.loaded_model import LoadedModel
 
 __all__ = [
     "add_worker_arguments",
@@ -135,7 +135,7 @@ def load_with_progress(config: WorkerConfig, console: Console) -> "LoadedModel":
     """The model, warm. What is wrong with it is the user's to mend: raises `UsageError`."""
     with console.status("Importing torch and transformers …") as status:
         # Seconds of imports, so they belong behind the spinner.
-        from workers.loaded_model import load_model
+        from workers.models.loaded_model import load_model
 
         def show(line: str) -> None:
             status.update(line)

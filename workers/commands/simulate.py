@@ -36,14 +36,14 @@ from scheduling.cost import CostKind
 from scheduling.limits import LimitsError
 from scheduling.policies import POLICIES
 from scheduling.tree import TreeError
-from workers.assembly import batch_limits, class_tree, cost_model
 from workers.cli import UsageError
 from workers.commands.run_output import write_runs
-from workers.config import ConfigError, WorkerConfig, load_config
-from workers.run_report import ReportRun
-from workers.run_results import Figures
-from workers.simulation import EngineModel
-from workers.simulation_study import (
+from workers.configuration.config import ConfigError, WorkerConfig, load_config
+from workers.engine.assembly import batch_limits, class_tree, cost_model
+from workers.runs.run_report import ReportRun
+from workers.runs.run_results import Figures
+from workers.runs.simulation import EngineModel
+from workers.runs.simulation_study import (
     Capacity,
     RunFailed,
     RunTask,
@@ -53,9 +53,9 @@ from workers.simulation_study import (
     run_tasks,
     slowdowns,
 )
-from workers.step_models import PRESETS, StepModelError, linear_guess, parse_step_model
-from workers.trace_files import Trace, TraceError, read_trace
-from workers.trace_mix import ArrivingRequest, SourceError, TraceSource, mix, parse_source
+from workers.runs.step_models import PRESETS, StepModelError, linear_guess, parse_step_model
+from workers.runs.trace_files import Trace, TraceError, read_trace
+from workers.runs.trace_mix import ArrivingRequest, SourceError, TraceSource, mix, parse_source
 
 __all__ = ["add_arguments", "run"]
 

@@ -25,8 +25,8 @@ from topics.report_reader import ReportReader
 from workers.cli import CommandFailedError, UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
-from workers.top_figures import ReportBook
-from workers.top_screen import Choices, Line, screen
+from workers.telemetry.top_figures import ReportBook
+from workers.telemetry.top_screen import Choices, Line, screen
 
 __all__ = ["add_arguments", "run"]
 

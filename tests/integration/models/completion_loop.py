@@ -6,8 +6,8 @@ Knows the runner's protocol. Does not know the project's scheduler: what it chec
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from workers.runner import ModelRunner, SequenceInput
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.runners.runner import ModelRunner, SequenceInput
 
 __all__ = ["complete"]
 

@@ -4,14 +4,14 @@ import pytest
 
 from tests.golden.smollm2 import Golden, read_golden
 from tests.workers.native_kernels import kernels_or_skip
-from workers.attention.cpu import CpuAttentionKind
-from workers.decoder.family import DecoderShape, describe
-from workers.decoder.runner import DecoderRunner, read_config
-from workers.devices import choose_placement
-from workers.model_source import ModelFiles, find_model, prepare_model
-from workers.paged_runner import PagedRunner
-from workers.runner_choice import load_runner
-from workers.transformers_runner import TransformersRunner
+from workers.models.devices import choose_placement
+from workers.models.model_source import ModelFiles, find_model, prepare_model
+from workers.runners.attention.cpu import CpuAttentionKind
+from workers.runners.decoder.family import DecoderShape, describe
+from workers.runners.decoder.runner import DecoderRunner, read_config
+from workers.runners.paged_runner import PagedRunner
+from workers.runners.runner_choice import load_runner
+from workers.runners.transformers_runner import TransformersRunner
 
 
 @pytest.fixture(scope="session")

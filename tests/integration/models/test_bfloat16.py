@@ -10,11 +10,11 @@ import torch
 
 from tests.golden.smollm2 import Golden
 from tests.integration.models.conftest import PLACEMENT
-from workers.model_source import ModelFiles
-from workers.paged_runner import PagedRunner
-from workers.runner import SequenceInput
-from workers.runner_choice import load_runner
-from workers.sampling import GREEDY
+from workers.intake.sampling import GREEDY
+from workers.models.model_source import ModelFiles
+from workers.runners.paged_runner import PagedRunner
+from workers.runners.runner import SequenceInput
+from workers.runners.runner_choice import load_runner
 
 pytestmark = pytest.mark.model
 

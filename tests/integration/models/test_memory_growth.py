@@ -12,11 +12,11 @@ from transformers import LlamaConfig
 from tests.integration.models.conftest import PLACEMENT
 from tests.workers.native_kernels import kernels_or_skip
 from tests.workers.tiny_models import CONTEXT, VOCABULARY, saved, tiny
-from workers.decoder.family import DecoderShape, describe
-from workers.decoder.runner import DecoderRunner
-from workers.paged_runner import PagedRunner
-from workers.runner import SequenceInput
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.runners.decoder.family import DecoderShape, describe
+from workers.runners.decoder.runner import DecoderRunner
+from workers.runners.paged_runner import PagedRunner
+from workers.runners.runner import SequenceInput
 
 pytestmark = [pytest.mark.model, pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.golden.smollm2 import Golden
 from tests.integration.models.completion_loop import complete
-from workers.model_source import ModelFiles, find_model, prepare_model
-from workers.paged_runner import PagedRunner
-from workers.sampling import SamplingParams
-from workers.warm_up import measure_step_time
+from workers.intake.sampling import SamplingParams
+from workers.models.model_source import ModelFiles, find_model, prepare_model
+from workers.models.warm_up import measure_step_time
+from workers.runners.paged_runner import PagedRunner
 
 pytestmark = pytest.mark.model
 

@@ -16,11 +16,11 @@ from tests.workers.preemption_rig import (
     said_undisturbed,
     said_with_a_spoiled_block,
 )
-from workers.devices import choose_placement
-from workers.model_source import ModelFiles
-from workers.model_weights import load_weights
-from workers.paged_runner import PagedRunner
-from workers.transformers_runner import TransformersRunner
+from workers.models.devices import choose_placement
+from workers.models.model_source import ModelFiles
+from workers.models.model_weights import load_weights
+from workers.runners.paged_runner import PagedRunner
+from workers.runners.transformers_runner import TransformersRunner
 
 pytestmark = pytest.mark.model
 

@@ -14,11 +14,11 @@ import pytest
 from benchmarks.transformers_peer import PeerRequest, TransformersPeer
 from tests.integration.models.completion_loop import complete
 from tests.integration.models.conftest import PLACEMENT
-from workers.bench_engine import run_workload
-from workers.config import load_config
-from workers.loaded_model import load_model
-from workers.model_source import ModelFiles
-from workers.paged_runner import PagedRunner
+from workers.bench.engine import run_workload
+from workers.configuration.config import load_config
+from workers.models.loaded_model import load_model
+from workers.models.model_source import ModelFiles
+from workers.runners.paged_runner import PagedRunner
 
 pytestmark = [
     pytest.mark.model,

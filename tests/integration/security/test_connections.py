@@ -20,7 +20,7 @@ from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
 from workers.cli import main
 from workers.commands.connection import connection
-from workers.config import load_config
+from workers.configuration.config import load_config
 from workers.log_format import keep_records_out_of_logs
 from workers.worker import Worker
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tests.integration.conftest import KafkaHandle
 from workers.commands.local_worker import LocalWorker, local_worker
-from workers.config import WorkerConfig, load_config
-from workers.loaded_model import LoadedModel, load_model
+from workers.configuration.config import WorkerConfig, load_config
+from workers.models.loaded_model import LoadedModel, load_model
 
 RunWorker = Callable[..., AbstractAsyncContextManager[LocalWorker]]
 

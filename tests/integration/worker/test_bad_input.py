@@ -12,7 +12,7 @@ from tests.integration.conftest import read_topic
 from tests.integration.worker.conftest import RunWorker
 from tests.topics.raw_batches import RawName, send_raw
 from topics.client import HeadraceClient
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

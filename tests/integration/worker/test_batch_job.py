@@ -19,7 +19,7 @@ from topics.jobs.submission import CheckedInput, OrderForm, Submission, check_in
 from topics.kafka_settings import KafkaSettings
 from workers.commands.job_connection import JobDesk
 from workers.commands.job_waiting import wait_for_job
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model, pytest.mark.timeout(300)]
 

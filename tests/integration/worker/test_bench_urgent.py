@@ -3,10 +3,10 @@
 import pytest
 from rich.console import Console
 
-from workers.bench_urgent import UrgentLoad, run_phase
-from workers.bench_urgent_figures import check_load, phase_figures, ttft_parts
-from workers.config import WorkerConfig, load_config
-from workers.loaded_model import LoadedModel
+from workers.bench.urgent import UrgentLoad, run_phase
+from workers.bench.urgent_figures import check_load, phase_figures, ttft_parts
+from workers.configuration.config import WorkerConfig, load_config
+from workers.models.loaded_model import LoadedModel
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

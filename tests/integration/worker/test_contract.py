@@ -10,7 +10,7 @@ from topics.asyncapi import asyncapi_document
 from topics.catalogue import Catalogue
 from topics.client import HeadraceClient, RequestFailedError
 from topics.headers import RequestHeaders
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

@@ -10,7 +10,7 @@ from tests.integration.worker.conftest import RunWorker
 from topics.client import HeadraceClient, RequestFailedError
 from topics.codec import loads
 from topics.headers import RequestHeaders
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

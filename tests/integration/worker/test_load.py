@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.worker.conftest import RunWorker
 from workers.cli import main
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

@@ -12,10 +12,10 @@ from tests.integration.worker.conftest import RunWorker
 from topics.client import HeadraceClient
 from topics.consumer import ConsumerStatistics
 from workers.commands.local_worker import local_worker
-from workers.config import WorkerConfig
-from workers.loaded_model import LoadedModel
-from workers.runner import ModelLimits, ModelRunner, SequenceInput
-from workers.sampling import TokenLogprobs
+from workers.configuration.config import WorkerConfig
+from workers.intake.sampling import TokenLogprobs
+from workers.models.loaded_model import LoadedModel
+from workers.runners.runner import ModelLimits, ModelRunner, SequenceInput
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

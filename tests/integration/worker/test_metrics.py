@@ -14,9 +14,9 @@ from topics.kafka_settings import KafkaSettings
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord
 from workers.commands.usage import UsageSum, sums
-from workers.config import WorkerConfig
-from workers.metric_catalogue import GPU_ENERGY, GPU_MEMORY, GPU_UTILIZATION
-from workers.metric_compat import declared
+from workers.configuration.config import WorkerConfig
+from workers.telemetry.metric_catalogue import GPU_ENERGY, GPU_MEMORY, GPU_UTILIZATION
+from workers.telemetry.metric_compat import declared
 
 pytestmark = [pytest.mark.broker, pytest.mark.model, pytest.mark.timeout(300)]
 

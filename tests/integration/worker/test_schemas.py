@@ -10,7 +10,7 @@ from tests.integration.worker.conftest import RunWorker
 from tests.workers.random_schemas import bounded_schema
 from topics.client import Answer, HeadraceClient
 from topics.codec import loads
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model, pytest.mark.long, pytest.mark.timeout(1_800)]
 

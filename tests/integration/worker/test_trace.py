@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.integration.worker.conftest import RunWorker
 from topics.client import HeadraceClient
-from workers.config import WorkerConfig
+from workers.configuration.config import WorkerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 

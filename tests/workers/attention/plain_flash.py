@@ -2,7 +2,7 @@
 
 import torch
 
-from workers.attention.flash_libraries import FlashCall, FlashLibrary
+from workers.runners.attention.flash_libraries import FlashCall, FlashLibrary
 
 __all__ = ["PLAIN", "plain_kernel"]
 

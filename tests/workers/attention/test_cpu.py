@@ -5,10 +5,10 @@ import torch
 
 from kvcache.storage import KVStorage
 from tests.workers.native_kernels import kernels_or_skip
-from workers.attention.backend import AttentionKind, AttentionStep, SequenceSpan
-from workers.attention.cpu import CpuAttentionKind
-from workers.attention.reference import ReferenceAttention
-from workers.native.library import NativeLibrary
+from workers.runners.attention.backend import AttentionKind, AttentionStep, SequenceSpan
+from workers.runners.attention.cpu import CpuAttentionKind
+from workers.runners.attention.reference import ReferenceAttention
+from workers.runners.native.library import NativeLibrary
 
 HEAD_DIM = 32
 LAYERS = 2

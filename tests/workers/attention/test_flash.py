@@ -7,10 +7,10 @@ import torch
 
 from kvcache.storage import KVStorage
 from tests.workers.attention.plain_flash import PLAIN, plain_kernel
-from workers.attention.backend import AttentionKind, SequenceSpan
-from workers.attention.flash import FlashAttentionKind, pack_tables
-from workers.attention.flash_libraries import FlashLibrary, choose_flash, installed_flash
-from workers.attention.reference import ReferenceAttention
+from workers.runners.attention.backend import AttentionKind, SequenceSpan
+from workers.runners.attention.flash import FlashAttentionKind, pack_tables
+from workers.runners.attention.flash_libraries import FlashLibrary, choose_flash, installed_flash
+from workers.runners.attention.reference import ReferenceAttention
 
 BF16 = torch.bfloat16
 ALL = {"flash-attn-4", "flash-attn 2", "torch's varlen_attn"}

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from kvcache.storage import KVStorage
-from workers.attention.backend import SequenceSpan
-from workers.attention.reference import ReferenceAttention
+from workers.runners.attention.backend import SequenceSpan
+from workers.runners.attention.reference import ReferenceAttention
 
 HEAD_DIM = 8
 LAYERS = 3

@@ -10,13 +10,13 @@ from transformers import GemmaConfig, LlamaConfig, PreTrainedConfig
 from tests.workers.attention.plain_flash import PLAIN, plain_kernel
 from tests.workers.decoder.test_families import SMALL, random_steps
 from tests.workers.tiny_models import saved, texts, tiny
-from workers.attention.flash import FlashAttentionKind
-from workers.decoder.decode_graphs import bucket_for, decode_buckets
-from workers.decoder.family import DecoderShape, describe
-from workers.decoder.runner import DecoderRunner
-from workers.devices import Placement
-from workers.runner import SequenceInput
-from workers.sampling import GREEDY
+from workers.intake.sampling import GREEDY
+from workers.models.devices import Placement
+from workers.runners.attention.flash import FlashAttentionKind
+from workers.runners.decoder.decode_graphs import bucket_for, decode_buckets
+from workers.runners.decoder.family import DecoderShape, describe
+from workers.runners.decoder.runner import DecoderRunner
+from workers.runners.runner import SequenceInput
 
 CPU = Placement(torch.device("cpu"), torch.float32, threads=1)
 

@@ -20,14 +20,14 @@ from transformers import (
 
 from tests.workers.native_kernels import kernels_or_skip
 from tests.workers.tiny_models import CONTEXT, VOCABULARY, saved, texts, tiny
-from workers.decoder.family import DecoderShape, NotDescribed, describe
-from workers.decoder.runner import DecoderRunner
-from workers.devices import Placement
-from workers.errors import NotFiniteLogits
-from workers.native.library import NativeLibrary
-from workers.paged_runner import PagedRunner
-from workers.runner import SequenceInput
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.models.devices import Placement
+from workers.runners.decoder.family import DecoderShape, NotDescribed, describe
+from workers.runners.decoder.runner import DecoderRunner
+from workers.runners.errors import NotFiniteLogits
+from workers.runners.native.library import NativeLibrary
+from workers.runners.paged_runner import PagedRunner
+from workers.runners.runner import SequenceInput
 
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,

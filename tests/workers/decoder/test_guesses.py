@@ -7,11 +7,11 @@ from transformers import LlamaConfig
 
 from tests.workers.native_kernels import kernels_or_skip
 from tests.workers.tiny_models import CONTEXT, VOCABULARY, saved, texts, tiny
-from workers.decoder.family import DecoderShape, describe
-from workers.decoder.runner import DecoderRunner
-from workers.devices import Placement, choose_placement
-from workers.runner import SequenceInput
-from workers.sampling import GREEDY, SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
+from workers.models.devices import Placement, choose_placement
+from workers.runners.decoder.family import DecoderShape, describe
+from workers.runners.decoder.runner import DecoderRunner
+from workers.runners.runner import SequenceInput
 
 NEW_TOKENS = 24
 PLACEMENT: Placement = choose_placement("cpu", "float32", 2)

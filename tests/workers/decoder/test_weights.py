@@ -7,9 +7,9 @@ from transformers import LlamaConfig
 
 from tests.workers.decoder.test_families import SMALL
 from tests.workers.tiny_models import saved, tiny
-from workers.decoder.family import DecoderShape, describe
-from workers.decoder.weights import DecoderWeights
-from workers.errors import ModelNotFound
+from workers.runners.decoder.family import DecoderShape, describe
+from workers.runners.decoder.weights import DecoderWeights
+from workers.runners.errors import ModelNotFound
 
 CONFIG = LlamaConfig(**SMALL)
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.workers.native_kernels import kernels_or_skip
-from workers.native import build
-from workers.native.build import NoLibrary, build_library, find_compiler
-from workers.native.library import NativeLibrary, load_library
+from workers.runners.native import build
+from workers.runners.native.build import NoLibrary, build_library, find_compiler
+from workers.runners.native.library import NativeLibrary, load_library
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_change_of_the_sources_makes_another_library(tmp_path: Path, monkeypat
 def test_a_library_that_cannot_be_loaded_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "kernels.so"
     broken.write_bytes(b"not a library")
-    monkeypatch.setattr("workers.native.library.build_library", lambda _on_progress: broken)
+    monkeypatch.setattr("workers.runners.native.library.build_library", lambda _on_progress: broken)
     answer = load_library()
     assert isinstance(answer, NoLibrary)
     assert "can't be loaded" in answer.reason

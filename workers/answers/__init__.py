@@ -1,0 +1,1 @@
+"""Answers on their way out: text, deltas and terminal replies."""

@@ -1,0 +1,362 @@
+"""Egress: what the engine publishes becomes deltas and terminal replies on the broker.
+
+Knows text (detokenising is done here, not in the step), when a delta is due, and which reply goes where. Does not know
+offsets or the engine's state. Runs on the event loop.
+
+One delta record is not one token: the first goes at once, later ones by time and size (`EgressConfig`). When the
+broker is slow and the delta producer has no room, streams coalesce; when terminal replies pile up undelivered, the
+outbox is full and the engine dispatches nothing new.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from scheduling.priority import PriorityClass
+from topics.attempt_notes import PriorAttempts
+from topics.dead_letters import DeadLetter
+from topics.errors import RequestError
+from topics.headers import ReplyAddress
+from topics.producer import DeltaProducer
+from topics.record import RecordId
+from topics.replies import OutboundRecord, ReplyContext
+from topics.requeue import moved_record
+from topics.stage_times import StageTimes
+from workers.answers.answer_logprobs import AnswerLogprobs
+from workers.answers.detokenizer import Detokenizer
+from workers.answers.growing_reply import GrowingReply
+from workers.answers.reply_body import ReplyBody, error_body
+from workers.answers.reply_stream import ReplyStream
+from workers.answers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.answers.usage import UsageWriter
+from workers.attempts.attempts import Attempts
+from workers.configuration.config import EgressConfig
+from workers.engine.outbox import Outbox, Publication
+from workers.engine.stages import stage_times
+from workers.intake.ingress import Refusal
+from workers.intake.prompt import PreparedRequest
+from workers.intake.request import Arrival, Ending, FinishReason, Moved
+from workers.telemetry.wall_clock import WallClock
+
+__all__ = ["Egress"]
+
+_PUBLICATIONS_A_TURN = 32
+"""Some milliseconds."""
+
+
+class Egress:
+    def __init__(
+        self,
+        config: EgressConfig,
+        *,
+        outbox: Outbox,
+        topics: ReplyTopics,
+        deltas: DeltaProducer,
+        writers: Mapping[PriorityClass, TerminalWriter],
+        groups: Mapping[PriorityClass, str],
+        new_detokenizer: Callable[[], Detokenizer],
+        attempts: Attempts,
+        token_bytes: Callable[[int], bytes],
+        on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
+        usage: UsageWriter | None = None,
+    ) -> None:
+        """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
+        stands for. `on_tokens` is told of output tokens as they come."""
+        self._outbox = outbox
+        self._topics = topics
+        self._deltas = deltas
+        self._writers = writers
+        self._groups = groups
+        self._new_detokenizer = new_detokenizer
+        self._attempts = attempts
+        self._token_bytes = token_bytes
+        self._clock = WallClock()
+        self._on_tokens = on_tokens
+        self._usage = usage
+        self._interval_s = config.delta_interval_ms / 1000
+        self._max_tokens = config.delta_max_tokens
+        self._revoked: dict[tuple[str, int], int] = {}
+        """The last epoch of each partition that is gone or was gone."""
+        self._replies: dict[RecordId, GrowingReply] = {}
+        self._news = asyncio.Event()
+        self._closing = False
+
+    def notify(self) -> None:
+        """There is something in the outbox. On the event loop (the engine thread asks the loop to call it)."""
+        self._news.set()
+
+    def close(self) -> None:
+        """Let `run` return when it has published what is in the outbox. After the engine has stopped."""
+        self._closing = True
+        self._news.set()
+
+    async def run(self) -> None:
+        while not self._closing:
+            await self._wait()
+            self._news.clear()
+            await self._publish_all()
+            await self._send_due()
+        # The engine has stopped: what it left is all there will be.
+        await self._publish_all()
+
+    async def _publish_all(self) -> None:
+        for number, publication in enumerate(self._outbox.take_all(), start=1):
+            await self._publish(publication)
+            if number % _PUBLICATIONS_A_TURN == 0:
+                # Thousands may end at once, by an order to cancel: heartbeats and records must get their turn.
+                await asyncio.sleep(0)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""
+        record, error = refusal.record, refusal.error
+        reply: OutboundRecord
+        if refusal.answerable:
+            reply = self._context(refusal.address).error(error_body(error))
+        else:
+            letter = DeadLetter.of(
+                record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
+            )
+            reply = letter.encode(self._topics.dead_letters)
+        last = self._attempts.refused(record)
+        self._writers[refusal.origin_class].put(
+            Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
+        )
+
+    def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        """Answer a request that ends its workers, and keep it among the dead letters."""
+        error = RequestError.crashed(prior.crashes)
+        reply = self.context_of(arrival).error(error_body(error))
+        letter = DeadLetter.of(
+            arrival.record,
+            group=self._groups[arrival.origin_class],
+            delivery_count=prior.note.attempt,
+            message=error.message,
+        )
+        last = self._attempts.ending(arrival)
+        beside = (letter.encode(self._topics.dead_letters), *last.beside)
+        self._writers[arrival.origin_class].put(
+            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
+        )
+
+    def revoke(self, topic: str, partition: int, epoch: int) -> None:
+        """The partition is another worker's now: drop its unfinished streams, and what the engine still says of them.
+
+        A stream that was dropped must not begin again in the middle: its final would lack the text before.
+        """
+        self._revoked[topic, partition] = epoch
+        for record_id in [place for place in self._replies if (place.topic, place.partition) == (topic, partition)]:
+            reply = self._replies.pop(record_id)
+            self._outbox.release(reply.ended_bytes)
+            reply.ended_bytes = 0
+
+    # --- deltas ---------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        dues = (stream.due_s(self._interval_s, self._max_tokens) for _, stream in self._streams())
+        soonest_s = min((due_s for due_s in dues if due_s is not None), default=None)
+        try:
+            async with asyncio.timeout(None if soonest_s is None else max(0.0, soonest_s - time.monotonic())):
+                await self._news.wait()
+        except TimeoutError:
+            return  # a delta is due
+
+    async def _send_due(self) -> None:
+        now_s = time.monotonic()
+        for reply, stream in self._streams():
+            due_s = stream.due_s(self._interval_s, self._max_tokens)
+            if due_s is not None and due_s <= now_s:
+                # Without room the texts grow together, and all are sent when there is some.
+                if not self._deltas.has_room:
+                    await self._deltas.wait_for_room()
+                    return self._news.set()
+                self._send_delta(reply, stream, finish_reason=None)
+        return None
+
+    async def _publish(self, publication: Publication) -> None:
+        arrival, prepared = publication.arrival, publication.prepared
+        if arrival.epoch <= self._revoked.get((arrival.id.topic, arrival.id.partition), 0):
+            self._outbox.delivered(publication)
+            return
+        reply, stream = self._replies.get(arrival.id), None
+        if prepared is not None:
+            if reply is None:
+                reply = self._replies[arrival.id] = self._new_reply(arrival, prepared)
+            stream = reply.streams.get(prepared.sequence)
+            if stream is None:
+                stream = reply.streams[prepared.sequence] = self._new_stream(arrival, prepared)
+            new_tokens = stream.take(publication.token_ids, publication.text, publication.logprobs)
+            self._attempts.progressed(arrival, sum(each.tokens for each in reply.streams.values()))
+            self._on_tokens(arrival, new_tokens)
+        if publication.ending is None:
+            return
+        if isinstance(publication.ending.reason, Moved):
+            await self._move(publication, publication.ending.reason)
+        elif publication.ending.error is not None:
+            self._fail(publication, reply, publication.ending)
+        else:
+            assert reply is not None, f"{arrival.id} ended well without having been staged"
+            assert stream is not None, f"{arrival.id} ended well without having been staged"
+            await self._finish(publication, reply, stream, publication.ending)
+
+    def _streams(self) -> Iterator[tuple[GrowingReply, ReplyStream]]:
+        return ((reply, stream) for reply in self._replies.values() for stream in reply.streams.values())
+
+    def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
+        body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
+        return GrowingReply(self.context_of(arrival), body, self._attempts.start_of(arrival))
+
+    def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
+        detokenizer = None if prepared.stop else self._new_detokenizer()
+        logprobs = None
+        if prepared.sampling.logprobs is not None:
+            logprobs = AnswerLogprobs(self._new_detokenizer(), prepared.eos_token_ids)
+        start = self._attempts.start_of(arrival)
+        return ReplyStream(arrival.headers.request_id, prepared, detokenizer, logprobs, start)
+
+    def _send_delta(self, reply: GrowingReply, stream: ReplyStream, finish_reason: FinishReason | None) -> None:
+        first = not stream.started
+        part = stream.next_delta(time.monotonic())
+        value = reply.body.chunk(
+            part.text,
+            first=first,
+            index=stream.prepared.sequence,
+            finish_reason=finish_reason,
+            calls=part.calls,
+            logprobs=part.logprobs,
+        )
+        self._send(reply, value, part.token_ids)
+
+    def _send(self, reply: GrowingReply, value: bytes, token_ids: Sequence[int]) -> None:
+        record = reply.context.delta(value, seq=reply.next_seq(), token_ids=token_ids)
+        reply.last_acknowledgement = self._deltas.send(record)
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, publication: Publication, reply: GrowingReply | None, ending: Ending) -> None:
+        arrival, told = publication.arrival, None
+        assert ending.error is not None
+        if reply is None:
+            context = self.context_of(arrival)
+        else:
+            del self._replies[arrival.id]
+            context, told = reply.context, reply.last_acknowledgement
+            publication.bytes += reply.ended_bytes
+        self._put(publication, context.error(error_body(ending.error), self._stages(arrival, ending)), told)
+
+    async def _finish(self, publication: Publication, reply: GrowingReply, stream: ReplyStream, ending: Ending) -> None:
+        """A sequence has its answer; with the last of them the request has its reply."""
+        assert isinstance(ending.reason, FinishReason)
+        stream.finish()
+        answer = stream.answer(ending.reason)
+        if stream.prepared.stream:
+            await self._send_last_deltas(reply, stream, answer.finish_reason)
+        if self._replies.get(publication.arrival.id) is not reply:
+            # Its partition has gone while a delta waited for room.
+            self._outbox.delivered(publication)
+            return
+        if not reply.end(stream.prepared, answer, ending):
+            reply.ended_bytes += publication.bytes
+            return
+        del self._replies[publication.arrival.id]
+        publication.bytes += reply.ended_bytes
+        publication.ending = whole = reply.ending()
+        tokens = {"prompt_tokens": whole.prompt_tokens, "output_tokens": whole.output_tokens}
+        if stream.prepared.include_usage and not stream.start.usage_told:
+            await self._room()
+            self._send(reply, reply.body.usage_chunk(**tokens), ())
+        stages = self._stages(publication.arrival, whole)
+        final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
+        too_large = partial(reply.context.error, error_body(RequestError.answer_too_large()), stages)
+        self._put(publication, final, reply.last_acknowledgement, instead=too_large)
+
+    async def _move(self, publication: Publication, moved: Moved) -> None:
+        """It waits in another class from now on, and is answered from there."""
+        arrival, told = publication.arrival, None
+        self._replies.pop(arrival.id, None)
+        context = self.context_of(arrival)
+        if context.attempt > 1:
+            # The attempts before may have begun its stream, and nobody there knows of them.
+            await self._room()
+            told = self._deltas.send(context.begins_again())
+        record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
+        refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
+        self._put(publication, record, told, instead=partial(context.error, error_body(refused)), moves=True)
+
+    def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
+        return stage_times(arrival, ending.timeline, self._clock)
+
+    def _put(
+        self,
+        publication: Publication,
+        reply: OutboundRecord,
+        told: asyncio.Future[Any] | None,
+        *,
+        instead: Callable[[], OutboundRecord] | None = None,
+        moves: bool = False,
+    ) -> None:
+        """`told`: the acknowledgement of its last delta. `instead`, `moves`: see `Terminal`."""
+        arrival = publication.arrival
+        last = self._attempts.ending(arrival)
+        after = _all_of(told, last.written)
+        beside = last.beside
+        ending = publication.ending
+        assert ending is not None, f"{arrival.id} has not ended"
+        if self._usage is not None and not isinstance(ending.reason, Moved):
+            beside = (*beside, self._usage.record(arrival, publication.prepared, ending, reply.attempt))
+        self._writers[arrival.origin_class].put(
+            Terminal(
+                reply,
+                arrival.record,
+                arrival.epoch,
+                arrival.origin_class,
+                after,
+                publication,
+                beside,
+                instead=instead,
+                moves=moves,
+            )
+        )
+
+    async def _send_last_deltas(self, reply: GrowingReply, stream: ReplyStream, reason: FinishReason) -> None:
+        """Unless an earlier attempt has told them."""
+        if stream.start.finished:
+            return
+        while stream.more_than_a_delta:
+            await self._room()
+            self._send_delta(reply, stream, finish_reason=None)
+        await self._room()
+        self._send_delta(reply, stream, reason)
+
+    def context_of(self, arrival: Arrival) -> ReplyContext:
+        """Of all replies to this attempt."""
+        return self._context(arrival.headers.reply_address, arrival)
+
+    async def _room(self) -> None:
+        while not self._deltas.has_room:
+            await self._deltas.wait_for_room()
+
+    def _context(self, address: ReplyAddress, arrival: Arrival | None = None) -> ReplyContext:
+        headers = None if arrival is None else arrival.headers
+        return ReplyContext(
+            request_id=address.request_id,
+            attempt=1 if arrival is None else self._attempts.number(arrival),
+            delta_topic=self._topics.deltas,
+            reply_topic=address.topic or self._topics.replies,
+            reply_partition=address.partition,
+            correlation_id=address.correlation_id,
+            job_id=None if headers is None else headers.job_id,
+            custom_id=None if headers is None else headers.custom_id,
+            traceparent=None if headers is None else headers.traceparent,
+            tracestate=None if headers is None else headers.tracestate,
+        )
+
+
+def _all_of(*acknowledgements: asyncio.Future[Any] | None) -> asyncio.Future[Any] | None:
+    """One that is done when all are, whatever came of them."""
+    given = [each for each in acknowledgements if each is not None]
+    open_ones = [each for each in given if not each.done()]
+    if len(open_ones) > 1:
+        return asyncio.gather(*open_ones, return_exceptions=True)
+    return next(iter(open_ones or given), None)

@@ -1,0 +1,408 @@
+"""What is known of each request's attempts, and what follows: who may begin, who is suspected, who is given up.
+
+Knows this worker's requests from their record to their terminal reply: which attempt it is, how far it is noted to have
+come. Does not know Kafka (`topics.progress_journal`), text, or why a crash counts (`topics.attempt_notes`).
+
+- A request is **begun** when the scheduler hands it out to be prepared and run. Its note is written while its prompt is
+  tokenised, one batched write for all that are handed out in a turn, and it goes on when both are done. So only what a
+  worker has begun can be blamed for its end, and on an idle machine nobody waits longer than the acknowledgement.
+- While it runs, notes say how far it has come: of a suspect as soon as it has come further than ever before, which
+  clears it; of others now and then. What is noted so survives a crash without suspicion.
+- Who was running at a crash is a **suspect** (`workers.attempts.suspects`); one that three crashes count against is
+  given up.
+- Partitions that are given back in order take the blame from nobody: a last note says that nobody runs the request.
+
+Owned by the event loop; `stage` is the engine thread's, `staged` the staging thread's.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from scheduling.priority import PriorityClass
+from topics.assignment import PartitionEpoch
+from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.progress_journal import ProgressJournal
+from topics.record import InboundRecord, RecordId
+from topics.record_producer import ProducerStoppedError
+from topics.replies import OutboundRecord
+from workers.answers.reply_stream import StreamStart
+from workers.attempts.start_gate import ArrivalKey, StartGate, arrival_key
+from workers.attempts.start_queue import StartQueue
+from workers.attempts.suspects import Suspects
+from workers.intake.request import Arrival
+from workers.intake.staging import Refused, Staged, StageJob
+
+__all__ = ["MOST_CRASHES", "AttemptStatistics", "Attempts", "LastWords"]
+
+log = logging.getLogger(__name__)
+
+MOST_CRASHES = 3
+"""A request that so many crashes count against is given up."""
+_NOTE_EVERY_S = 0.5
+"""Of a request that nobody suspects: what it does within this time before a crash makes it a suspect."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    arrival: Arrival
+    note: AttemptNote
+    """The last that was written."""
+    noted_s: float
+    written: asyncio.Future[RecordId]
+    """Its acknowledgement."""
+    suspect: bool
+    start: StreamStart = StreamStart()  # noqa: RUF009 - frozen
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """What goes with a request's terminal reply."""
+
+    beside: tuple[OutboundRecord, ...] = ()
+    written: asyncio.Future[RecordId] | None = None
+    """The reply must wait for it. None: for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStatistics:
+    begun: int
+    """Not ended."""
+    suspects: int
+    repeated: int
+    """Attempts that were not the first, since the start."""
+    given_up: int
+
+
+class Attempts:
+    def __init__(
+        self,
+        journal: ProgressJournal,
+        *,
+        accept: Callable[[Arrival], None],
+        stage: Callable[[StageJob], None],
+        let_in: Callable[[Staged | Refused], None],
+        go_on: Callable[[Staged], None],
+        give_up: Callable[[Arrival, PriorAttempts], None],
+        on_broken: Callable[[BaseException], None],
+        call_soon: Callable[[Callable[[], None]], object],
+        full: Callable[[PriorityClass], bool],
+        certain: Callable[[PriorityClass], bool],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
+        `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
+        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now.
+        `certain`: its partitions are still this worker's, for sure."""
+        self._journal = journal
+        self._accept = accept
+        self._stage = stage
+        self._let_in = let_in
+        self._go_on = go_on
+        self._give_up = give_up
+        self._on_broken = on_broken
+        self._call_soon = call_soon
+        self._full = full
+        self._certain = certain
+        self._wall_ms = wall_ms
+        self._monotonic_s = monotonic_s
+        self._gate = StartGate(let_in, self._run_again)
+        self._suspects = Suspects()
+        self._last_of: dict[tuple[str, int], ArrivalKey] = {}
+        """The newest record of each partition that is this worker's."""
+        self._prior: dict[ArrivalKey, PriorAttempts] = {}
+        """Of arrivals that were not begun here yet."""
+        self._begun: dict[ArrivalKey, _Begun] = {}
+        self._asked: dict[ArrivalKey, list[StageJob]] = {}
+        """Sequences of arrivals whose attempt is not written yet."""
+        self._uncertain: list[tuple[StageJob, int]] = []
+        """Begun with this attempt, and perhaps another worker's already."""
+        self._due = StartQueue(journal, call_soon=call_soon, begin=self._begin_due, emptied=self._begin_held)
+        self._given_back: set[asyncio.Future[RecordId]] = set()
+        """Last notes of partitions that are another's now."""
+        self._repeated = self._given_up = 0
+
+    # --- a record comes ---------------------------------------------------------------------------------------------
+
+    def take(self, arrival: Arrival) -> None:
+        """Queue it, keep it until its turn comes, or give it up."""
+        prior = self._journal.prior(arrival.id)
+        self._last_of[arrival.id.topic, arrival.id.partition] = arrival_key(arrival)
+        if prior is None:
+            self._accept(arrival)
+            if len(self._suspects):
+                self._queue_suspects()
+            return
+        self._prior[arrival_key(arrival)] = prior
+        if prior.crashes >= MOST_CRASHES:
+            self._given_up += 1
+            self._suspects.give_up(arrival_key(arrival))
+            self._give_up(arrival, prior)
+        elif prior.crashes:
+            self._suspects.add(arrival, prior.crashes)
+        else:
+            self._accept(arrival)
+        self._queue_suspects()
+
+    # --- it is begun ------------------------------------------------------------------------------------------------
+
+    def stage(self, job: StageJob) -> None:
+        """The engine's: this request is to be prepared and run."""
+        self._stage(job)
+        self._due.put(job)
+
+    def staged(self, message: Staged | Refused) -> None:
+        """The staging thread's: its prompt is prepared, or can't be."""
+        self._gate.staged(message)
+
+    def _begin_due(self, job: StageJob) -> None:
+        """There is room for its note."""
+        arrival, key = job.arrival, arrival_key(job.arrival)
+        if not self._is_ours(key):
+            # The engine had not heard yet that the partition has gone: a note would stand in another's way.
+            self._gate.dropped(job)
+            return
+        asked = self._asked.setdefault(key, [])
+        asked.append(job)
+        if key in self._begun:
+            self._open(key)  # with another of its sequences
+        elif len(asked) == 1:
+            prior = self._prior.get(key)
+            if prior is None or not prior.crashes or self._suspects.may_begin(arrival):
+                self._begin(arrival)
+
+    def _begin_held(self) -> None:
+        """The suspect whose turn it is, if it has been handed out."""
+        if not len(self._suspects):
+            return
+        if not self._journal.has_room:
+            self._due.look_when_there_is_room()
+        elif (held := self._suspects.take_held()) is not None:
+            self._begin(held)
+
+    def _is_ours(self, key: ArrivalKey) -> bool:
+        record, epoch = key
+        newest = self._last_of.get((record.topic, record.partition))
+        return newest is not None and newest[1] == epoch
+
+    def _withdraw(self, whose: Callable[[ArrivalKey], bool]) -> None:
+        """What ended, or went to another worker, before it was begun never begins: nothing would take its note away."""
+        for job in self._due.withdraw(lambda job: whose(arrival_key(job.arrival))):
+            self._gate.dropped(job)
+        for key in [key for key in self._asked if whose(key)]:
+            for job in self._asked.pop(key):
+                self._gate.dropped(job)
+            self._suspects.withdraw(key)
+
+    def _begin(self, arrival: Arrival) -> None:
+        key = arrival_key(arrival)
+        prior = self._prior.pop(key, None)
+        if prior is None:
+            note = AttemptNote(attempt=1, begun_ms=self._wall_ms())
+        else:
+            note = prior.next()
+            self._repeated += 1
+        written = self._write(arrival, note)
+        if written is None:
+            return
+        self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
+        self._open(key)
+
+    def _open(self, key: ArrivalKey) -> None:
+        """Let in what is asked for when the attempt's note is acknowledged."""
+        begun = self._begun[key]
+        for job in self._asked.pop(key, ()):
+            begun.written.add_done_callback(partial(self._on_begun, job, begun.note.attempt))
+
+    def _on_begun(self, job: StageJob, attempt: int, written: "asyncio.Future[RecordId]") -> None:
+        if written.cancelled():
+            return
+        if (error := written.exception()) is not None:
+            # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
+            self._on_broken(error)
+        else:
+            self._let_begin(job, attempt)
+
+    def _let_begin(self, job: StageJob, attempt: int) -> None:
+        """The note stands in the log: if the partition was ours until then, whoever owns it next finds it there.
+
+        A process that was stopped may have written it too late: it waits until the group says whose the partition is.
+        Also called if the partition is gone: the engine lets what it has dropped pass by.
+        """
+        if arrival_key(job.arrival) in self._begun and not self._certain(job.arrival.origin_class):
+            self._uncertain.append((job, attempt))
+        else:
+            self._gate.begun(job, attempt)
+
+    def confirmed(self) -> None:
+        """A group has just said that this worker is a member, and so that a class's partitions are its own."""
+        if self._uncertain:
+            waiting, self._uncertain = self._uncertain, []
+            for job, attempt in waiting:
+                self._let_begin(job, attempt)
+
+    def _run_again(self, message: Staged | Refused) -> None:
+        """On either thread."""
+        if isinstance(message, Staged) and message.prepared.stream:
+            self._call_soon(partial(self._go_on, message))
+        else:
+            self._let_in(message)
+
+    # --- it runs ----------------------------------------------------------------------------------------------------
+
+    def number(self, arrival: Arrival) -> int:
+        """Which attempt this is."""
+        key = arrival_key(arrival)
+        if (begun := self._begun.get(key)) is not None:
+            return begun.note.attempt
+        prior = self._prior.get(key)
+        return 1 if prior is None else prior.note.attempt + 1
+
+    def begun_ms(self, arrival: Arrival) -> int:
+        """When its first attempt began; now, where that is not known any more."""
+        begun = self._begun.get(arrival_key(arrival))
+        return self._wall_ms() if begun is None else begun.note.begun_ms
+
+    def reached(self, arrival: Arrival) -> int:
+        """Tokens that earlier attempts are noted to have come to."""
+        begun = self._begun.get(arrival_key(arrival))
+        return 0 if begun is None else begun.note.reached
+
+    def starts(self, arrival: Arrival, start: StreamStart) -> None:
+        """It takes its stream up there. What was told before is no progress of this attempt."""
+        begun = self._begun.get(arrival_key(arrival))
+        if begun is not None:
+            begun.start = start
+            begun.note = replace(begun.note, reached=max(begun.note.reached, len(start.token_ids)))
+
+    def start_of(self, arrival: Arrival) -> StreamStart:
+        begun = self._begun.get(arrival_key(arrival))
+        return StreamStart() if begun is None else begun.start
+
+    def progressed(self, arrival: Arrival, tokens: int) -> None:
+        """So many tokens of the answer are there."""
+        begun = self._begun.get(arrival_key(arrival))
+        if begun is None or begun.ending or tokens <= begun.note.tokens:
+            return
+        now_s = self._monotonic_s()
+        clears = begun.suspect and tokens > begun.note.reached and not begun.note.got_on
+        if not clears and now_s < begun.noted_s + _NOTE_EVERY_S:
+            return
+        if not self._journal.has_room or not begun.written.done():
+            return  # the next token comes soon
+        written = self._write(arrival, replace(begun.note, tokens=tokens))
+        if written is None:
+            return
+        begun.note, begun.noted_s, begun.written = replace(begun.note, tokens=tokens), now_s, written
+        if begun.suspect:
+            begun.written.add_done_callback(partial(self._on_noted, begun))
+
+    def _on_noted(self, begun: _Begun, written: "asyncio.Future[RecordId]") -> None:
+        if not written.cancelled() and written.exception() is None and begun.note.got_on:
+            # A crash from now on is somebody else's, or is not counted: the next suspect may begin.
+            begun.suspect = False
+            self._next_suspect(arrival_key(begun.arrival))
+
+    # --- it ends ----------------------------------------------------------------------------------------------------
+
+    def ending(self, arrival: Arrival) -> LastWords:
+        """Its terminal reply is on its way: nothing more is noted."""
+        key = arrival_key(arrival)
+        self._withdraw(lambda each: each == key)
+        begun = self._begun.get(key)
+        if begun is not None:
+            begun.ending = True
+            written = None if begun.written.done() else begun.written
+            return LastWords((self._journal.tombstone(arrival.id, begun.note.attempt),), written)
+        # It ended before it was begun here; somebody may have begun it elsewhere.
+        return self._last_of_prior(arrival.id, self._prior.pop(key, None))
+
+    def refused(self, record: InboundRecord) -> LastWords:
+        """The record that was just handed out will be no arrival."""
+        return self._last_of_prior(record.id, self._journal.prior(record.id))
+
+    def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
+        return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
+
+    def settled(self, record: InboundRecord, epoch: int) -> None:
+        """Its terminal reply is delivered, or another's to give."""
+        key = (record.id, epoch)
+        self._begun.pop(key, None)
+        self._next_suspect(key)
+
+    def revoke(self, partition: PartitionEpoch) -> None:
+        """The partition is given back: nobody runs its requests any more. See `given_back`."""
+        self._journal.forget(partition.topic, partition.partition)
+        self._suspects.forget(partition.topic, partition.partition)
+
+        def was_of(key: ArrivalKey) -> bool:
+            return (key[0].topic, key[0].partition, key[1]) == partition
+
+        self._withdraw(was_of)
+        newest = self._last_of.get((partition.topic, partition.partition))
+        if newest is not None and was_of(newest):
+            del self._last_of[partition.topic, partition.partition]
+        self._uncertain, waiting = [], self._uncertain
+        for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
+            self._prior.pop(key, None)
+            begun = self._begun.pop(key, None)
+            if begun is not None and not begun.ending:
+                self._write_last(begun)
+            self._next_suspect(key)
+        for job, attempt in waiting:
+            self._let_begin(job, attempt)
+
+    def give_back(self) -> None:
+        """The worker ends in order, with all that it has not answered; its engine has stopped."""
+        self._withdraw(lambda _: True)
+        for begun in self._begun.values():
+            if not begun.ending:
+                self._write_last(begun)
+
+    async def given_back(self) -> None:
+        """Return when the last notes of what was given back are acknowledged."""
+        if self._given_back:
+            await asyncio.wait(self._given_back)
+
+    def _write_last(self, begun: _Begun) -> None:
+        if not self._journal.has_room:
+            return  # the broker is away: the next owner will count a crash
+        written = self._write(begun.arrival, replace(begun.note, running=False))
+        if written is not None:
+            self._given_back.add(written)
+            written.add_done_callback(self._given_back.discard)
+
+    def _write(self, arrival: Arrival, note: AttemptNote) -> "asyncio.Future[RecordId] | None":
+        """Its acknowledgement; None: the journal takes nothing any more, which ends the worker."""
+        try:
+            (written,) = self._journal.write([(arrival.id, note)])
+        except ProducerStoppedError as error:
+            self._on_broken(error)
+            return None
+        return written
+
+    # --- suspects ---------------------------------------------------------------------------------------------------
+
+    def _queue_suspects(self) -> None:
+        for arrival in self._suspects.take_for_engine(self._may_go):
+            self._accept(arrival)
+
+    def _may_go(self, arrival: Arrival, crashes: int) -> bool:
+        newest, _ = self._last_of[arrival.id.topic, arrival.id.partition]
+        fewest = self._journal.fewest_crashes_behind(newest)
+        return fewest is None or fewest >= crashes or self._full(arrival.origin_class)
+
+    def _next_suspect(self, key: ArrivalKey) -> None:
+        if not len(self._suspects):
+            return
+        self._suspects.leave(key)
+        self._queue_suspects()
+        self._begin_held()
+
+    def statistics(self) -> AttemptStatistics:
+        return AttemptStatistics(len(self._begun), len(self._suspects), self._repeated, self._given_up)

@@ -1,0 +1,53 @@
+"""Giving up requests that ended their workers: one after the other, as long as the limit allows it.
+
+Knows requests that wait to be given up, and the limit. Does not know how they are answered (`workers.answers.egress`)
+or why they are given up (`workers.attempts.attempts`). Runs on the event loop.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from topics.attempt_notes import PriorAttempts
+from topics.dead_letter_limit import DeadLetterLimit
+from workers.intake.request import Arrival
+
+__all__ = ["GivingUp"]
+
+log = logging.getLogger(__name__)
+
+
+class GivingUp:
+    def __init__(self, limit: DeadLetterLimit, answer: Callable[[Arrival, PriorAttempts], None]) -> None:
+        self._limit = limit
+        self._answer = answer
+        # Bounded by the residency: each holds the row of its record.
+        self._waiting: deque[tuple[Arrival, PriorAttempts]] = deque()
+        self._news = asyncio.Event()
+
+    def put(self, arrival: Arrival, prior: PriorAttempts) -> None:
+        self._waiting.append((arrival, prior))
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled: what waits then is left for the next worker.
+
+        Raises `TooManyDeadLettersError`, `KafkaUnavailableError`.
+        """
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                while self._waiting:
+                    await self._limit.check()
+                    arrival, prior = self._waiting.popleft()
+                    log.error(
+                        "%s has ended %d workers and is given up",
+                        arrival.id,
+                        prior.crashes,
+                        extra={"traceparent": arrival.headers.traceparent},
+                    )
+                    self._answer(arrival, prior)
+        finally:
+            await self._limit.close()

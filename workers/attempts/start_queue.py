@@ -1,0 +1,67 @@
+"""Sequences that the scheduler has handed out and whose attempt is to be noted as soon as the journal has room.
+
+Knows their order, and whether the journal has room. Does not know what is noted or who may begin
+(`workers.attempts.attempts`). Nothing is acknowledged while the broker is away, and so nothing is begun.
+
+`put` is the engine thread's; all else is the event loop's, which alone takes out.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from topics.progress_journal import ProgressJournal
+from workers.intake.staging import StageJob
+
+__all__ = ["StartQueue"]
+
+
+class StartQueue:
+    """Bounded by what the scheduler hands out."""
+
+    def __init__(
+        self,
+        journal: ProgressJournal,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        begin: Callable[[StageJob], None],
+        emptied: Callable[[], None],
+    ) -> None:
+        """`begin` takes the next one while there is room; then `emptied` is called."""
+        self._journal = journal
+        self._call_soon = call_soon
+        self._begin = begin
+        self._emptied = emptied
+        self._jobs: deque[StageJob] = deque()
+        self._told = False
+        """The loop is to look."""
+        self._waiting: asyncio.Future[None] | None = None
+        """For room."""
+
+    def put(self, job: StageJob) -> None:
+        self._jobs.append(job)
+        if not self._told:
+            self._told = True
+            self._call_soon(self._take)
+
+    def look_when_there_is_room(self) -> None:
+        if self._waiting is None or self._waiting.done():
+            self._waiting = asyncio.ensure_future(self._journal.wait_for_room())
+            self._waiting.add_done_callback(lambda _: self._take())
+
+    def withdraw(self, whose: Callable[[StageJob], bool]) -> list[StageJob]:
+        """Take these out."""
+        withdrawn: list[StageJob] = []
+        for _ in range(len(self._jobs)):  # more may be put behind them meanwhile
+            job = self._jobs.popleft()
+            (withdrawn if whose(job) else self._jobs).append(job)
+        return withdrawn
+
+    def _take(self) -> None:
+        self._told = False
+        while self._jobs:
+            if not self._journal.has_room:
+                self.look_when_there_is_room()
+                return
+            self._begin(self._jobs.popleft())
+        self._emptied()

@@ -1,0 +1,322 @@
+"""The configuration of a worker: one frozen tree, documented field by field, validated once, handed on in parts.
+
+Knows every setting, its unit, its default and its bounds, and where values come from: defaults, one YAML file, the
+environment (`HEADRACE_SECTION__FIELD`) over it, flags over that. Does not know what the parts do with them.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from workers.configuration.kv_config import CLASSES, KVConfig, PreemptionConfig, check_partitions
+from workers.configuration.scheduling_config import SchedulingConfig
+from workers.configuration.section import ClassTimes, CommaList, Section
+from workers.configuration.telemetry_config import TelemetryConfig
+
+__all__ = [
+    "ConfigError",
+    "EgressConfig",
+    "EngineConfig",
+    "HealthConfig",
+    "IngressConfig",
+    "KVConfig",
+    "KafkaConfig",
+    "ModelConfig",
+    "PreemptionConfig",
+    "SchedulingConfig",
+    "TelemetryConfig",
+    "WorkerConfig",
+    "load_config",
+]
+
+ENVIRONMENT_PREFIX = "HEADRACE_"
+_OTHER_VARIABLES = frozenset({"HEADRACE_CONFIG", "HEADRACE_CACHE_DIR"})
+"""Variables that are not settings of a worker: the file itself, the cache folder."""
+
+
+_SHOWN_CHARACTERS = 80
+"""Of a value that is wrong."""
+
+_KUBERNETES_VARIABLE = re.compile(r"HEADRACE_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
+"""A Kubernetes service named `headrace` puts these into every pod."""
+
+
+class ConfigError(Exception):
+    """What the user got wrong, in one readable text: each line names a field, its value and the remedy."""
+
+
+class KafkaConfig(Section):
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Comma-separated host:port list of the brokers."""
+    topic_prefix: str = Field("inference", pattern=r"^[a-zA-Z0-9._-]{1,100}$")
+    """Topics are PREFIX.p0 … PREFIX.p3, PREFIX.deltas and so on. One prefix a model."""
+    group_prefix: str = Field("headrace", pattern=r"^[a-zA-Z0-9._-]{1,100}$")
+    """Consumer groups are GROUP_PREFIX.TOPIC, one a class."""
+    client_id: str = "headrace-worker"
+    """Shown in the broker's logs and metrics."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How to talk to the broker."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
+    """Used with SASL_* protocols."""
+    sasl_username: str | None = None
+    """Of PLAIN and SCRAM."""
+    sasl_password: SecretStr | None = None
+    """Of PLAIN and SCRAM; better in the environment, or in a file of its own, than here."""
+    sasl_password_file: Path | None = None
+    """A file that holds nothing but the password, such as a mounted secret."""
+    sasl_oauth_token_file: Path | None = None
+    """Of OAUTHBEARER: a file that holds the token. It is read anew for each connection: keep it fresh."""
+    ssl_cafile: Path | None = None
+    """PEM file of the authorities to trust; the system's where absent."""
+    ssl_certfile: Path | None = None
+    """PEM file of this client's certificate, where the brokers ask for one."""
+    ssl_keyfile: Path | None = None
+    """PEM file of that certificate's key."""
+    ssl_keyfile_password: SecretStr | None = None
+    """Of the key file, if it is encrypted; better in the environment than here."""
+    session_timeout_ms: int = Field(10_000, ge=1_000)
+    """A worker that sends no heartbeat for so long loses its partitions."""
+    instance_id: str | None = Field(None, pattern=r"^[a-zA-Z0-9._-]{1,100}$")
+    """This worker's own name among all that live; the same after a restart. Absent: the host's name and a number that
+    no other worker on it has."""
+    static_membership: bool = False
+    """True: a worker that comes back under its name within the session time-out gets its partitions back, without a
+    rebalance that stops the others. A worker that leaves for good then keeps its partitions until that time is over."""
+    transaction_timeout_ms: int = Field(10_000, ge=1_000)
+    """A transaction that a dead worker left open holds its partitions' next owner, and readers of replies, for so
+    long, unless a worker of the same name starts before. (Brokers look every 10 s as they are shipped.)"""
+    commit_interval_ms: int = Field(500, ge=10)
+    """Delivery at least once: how often the offsets of completed requests are committed."""
+
+
+class ModelConfig(Section):
+    source: str = "smollm2"
+    """A Hugging Face id, a folder, a .gguf file, or `smollm2` (the small model that ships with the demo)."""
+    served_names: CommaList = ()
+    """Names that a request's `model` field may carry; the first one is written into replies. Empty: the source's
+    own name."""
+    max_context_tokens: int | None = Field(None, ge=2)
+    """Prompt and output together; never above the model's own limit, which is the default."""
+    default_max_tokens: int | None = Field(None, ge=1)
+    """Output limit of a request that names none; the rest of the context where absent."""
+
+
+class EngineConfig(Section):
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 where the device computes it natively, else float32."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Processes, one an accelerator, that hold a part of the model each: GPUs in a row from `device` on."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of the forward; all cores where absent."""
+    max_sequences: int = Field(64, ge=1)
+    """Requests that run at the same time."""
+    step_tokens: int = Field(512, ge=1)
+    """Tokens a step may compute, prompts and decodes together; at least max_sequences."""
+    step_max_ms: float | None = Field(None, gt=0)
+    """A step is planned to be no longer than this; it bounds what an arriving urgent request waits. Absent: one
+    second, or four times what a full batch takes to decode where that is longer, so that prompts get on."""
+    step_timeout_s: float | None = Field(None, gt=0)
+    """A step that takes longer hangs: the worker logs what its threads do, leaves its groups and exits, to be started
+    again. Absent: a minute, or thirty planned steps where that is longer."""
+    kv_bytes: int | None = Field(None, ge=1)
+    """Memory of the KV cache; a share of what is free where absent."""
+    speculate: CommaList = ("p0", "p1", "p2", "p3")
+    """Classes whose next tokens are guessed from their own text and verified several a step, wherever that is measured
+    to be faster. Not one token changes by it. Empty: none."""
+    max_run_s: float | None = Field(None, gt=0)
+    """A request that has not ended so long after it was admitted, suspensions included, is answered with an error
+    (504). Absent: its token limit alone ends it."""
+
+
+class IngressConfig(Section):
+    max_rows: int = Field(100_000, ge=16)
+    """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
+    max_bytes: int = Field(256 * 2**20, ge=2**20)
+    """Bytes of the payloads of those requests."""
+    max_record_bytes: int = Field(1_000_000, ge=1_000)
+    """A larger record is answered with an error."""
+    allowed_reply_topics: CommaList = ()
+    """Topics any request may name in kafka_replyTopic beside PREFIX.replies; a trailing * allows a prefix."""
+    max_queue_s: ClassTimes = Field(default_factory=dict)
+    """Class → the age, from its record's time stamp, at which a request that still waits is answered with an error
+    (504, `expired`), as if it had such an `sla-ms`. Absent: none."""
+    tenant_reply_topics: dict[str, CommaList] = Field(default_factory=dict)
+    """Tenant → topics that its requests, and no others, may name too."""
+
+
+class EgressConfig(Section):
+    delta_interval_ms: float = Field(25.0, ge=0)
+    """Tokens of one stream that come within this time travel in one record; the first goes at once."""
+    delta_max_tokens: int = Field(64, ge=1)
+    """A delta record covers at most so many tokens before it is sent without waiting."""
+    max_pending_bytes: int = Field(64 * 2**20, ge=2**20)
+    """Terminal replies waiting for the broker; beyond it nothing new is dispatched."""
+    drain_grace_s: float = Field(20.0, ge=0)
+    """At SIGTERM running requests may finish within this time; the rest is left for the next worker."""
+
+
+class DeadLetterConfig(Section):
+    """How many requests may be given up because they ended three workers each. Beyond it a worker stops instead."""
+
+    window_s: float = Field(600.0, gt=0)
+    """What was given up and what was answered within this time counts, by all workers."""
+    max_count: int = Field(100, ge=0)
+    """The most that may be given up within it."""
+    max_ratio: float = Field(0.2, ge=0, le=1)
+    """The largest part of what ended within it, from the fifth given up request on."""
+
+
+class HealthConfig(Section):
+    file: Path | None = None
+    """Touched while the worker makes progress; its age tells a supervisor that the worker is stuck."""
+    interval_s: float = Field(2.0, gt=0)
+    """How often it is touched."""
+    listen: str | None = Field(None, pattern=r"^.+:\d{1,5}$")
+    """HOST:PORT of a small HTTP server: /livez says whether the engine turns, /readyz whether requests are taken.
+    Absent: none. With `serve --devices` each worker has the next port."""
+    stall_s: float = Field(120.0, gt=0)
+    """A consumer that reads nothing for so long although there is something to read is replaced, and the next time the
+    worker ends with an error. Keep it above kafka.transaction_timeout_ms and 10 s more."""
+
+
+class WorkerConfig(BaseSettings):
+    """The whole of it. `load_config` is the way to make one."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,  # lists are a,b and mappings a=1,b=2, not JSON
+        use_attribute_docstrings=True,
+    )
+
+    classes: CommaList = ("p0", "p1", "p2", "p3")
+    """The priority classes this worker serves."""
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    """exactly-once: a terminal reply and the commit of its request are one transaction, and a reader of committed
+    records sees one for each request, whatever crashes. at-least-once: some milliseconds less, and after a crash a
+    request may be answered again."""
+    kafka: KafkaConfig = KafkaConfig()
+    model: ModelConfig = ModelConfig()
+    engine: EngineConfig = EngineConfig()
+    kv: KVConfig = KVConfig()
+    preemption: PreemptionConfig = PreemptionConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
+    ingress: IngressConfig = IngressConfig()
+    egress: EgressConfig = EgressConfig()
+    dead_letters: DeadLetterConfig = DeadLetterConfig()
+    health: HealthConfig = HealthConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        sources: list[PydanticBaseSettingsSource] = [init_settings, EnvSettingsSource(settings_cls)]
+        if file := os.environ.get("HEADRACE_CONFIG"):
+            sources.append(InitSettingsSource(settings_cls, _read_yaml(file)))
+        return tuple(sources)
+
+
+def load_config(flags: dict[str, Any] | None = None) -> WorkerConfig:
+    """The effective configuration: defaults, the YAML file that `HEADRACE_CONFIG` names, environment, `flags`.
+
+    `flags` is nested like the sections. Raises `ConfigError`.
+    """
+    _refuse_unknown_variables()
+    try:
+        config = WorkerConfig(**(flags or {}))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from error
+    _check_together(config)
+    return config
+
+
+def _read_yaml(file: str) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"configuration file {file!r} does not exist: check --config or HEADRACE_CONFIG") from error
+    except OSError as error:
+        raise ConfigError(f"configuration file {file!r} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration file {file!r} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"configuration file {file!r} is not valid YAML: {error}") from error
+    if document is None:
+        return {}  # nothing but comments
+    if not isinstance(document, dict):
+        raise ConfigError(
+            f"configuration file {file!r} holds a {type(document).__name__}, not sections of settings: "
+            "`headrace config` prints one that is right"
+        )
+    for name in document:
+        if not isinstance(name, str):
+            raise ConfigError(f"configuration file {file!r}: {name!r} is not the name of a section")
+    return document
+
+
+def _refuse_unknown_variables() -> None:
+    sections = set(WorkerConfig.model_fields)
+    for name in os.environ:
+        ours = name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
+        if ours and not _KUBERNETES_VARIABLE.fullmatch(name):
+            section = name.removeprefix(ENVIRONMENT_PREFIX).split("__")[0].lower()
+            if section not in sections:
+                raise ConfigError(f"environment variable {name}: no such setting; sections are {sorted(sections)}")
+
+
+def _explain(problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{field}: no such setting; `headrace config` lists all of them"
+    shown = "(not shown)" if "password" in field else _shortened(repr(problem["input"]))
+    return f"{field} = {shown}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _shortened(text: str) -> str:
+    """A whole section would bury what is wrong with it."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _check_together(config: WorkerConfig) -> None:
+    try:
+        check_partitions(config.kv, config.preemption, config.engine.max_sequences)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    known = CLASSES
+    for label in config.ingress.max_queue_s:
+        if label not in known:
+            raise ConfigError(f"ingress.max_queue_s: {label!r} is not one of {', '.join(known)}")
+    for field, labels in (("classes", config.classes), ("engine.speculate", config.engine.speculate)):
+        for label in labels:
+            if label not in known:
+                raise ConfigError(f"{field}: {label!r} is not one of {', '.join(known)}")
+    if not config.classes:
+        raise ConfigError("classes: at least one of p0, p1, p2, p3 is needed")
+    engine = config.engine
+    if engine.step_tokens < engine.max_sequences:
+        raise ConfigError(
+            f"engine.step_tokens = {engine.step_tokens} is less than engine.max_sequences = {engine.max_sequences}: "
+            "each running request needs one token a step; raise the first or lower the second"
+        )

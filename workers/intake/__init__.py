@@ -1,0 +1,1 @@
+"""Requests on their way in: checked, held within bounds, tokenised."""

@@ -1,0 +1,1 @@
+"""What `inference.control` says, obeyed by the running worker."""

@@ -1,0 +1,1 @@
+"""How a step is computed, and how its tokens are drawn."""

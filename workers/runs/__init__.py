@@ -1,0 +1,1 @@
+"""Whole runs of traffic, simulated or live, and what is computed of them."""
