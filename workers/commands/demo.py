@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_figures(served)))
     else:
         console.print(_table(served))
-        console.print(f"Done in {time.monotonic() - started_s:.0f} s. Next: `headrace dev`, then `headrace send`.")
+        console.print(f"Done in {time.monotonic() - started_s:.0f} s. Next: `headrace dev`, and the line that it prints.")
     return 0
 
 
