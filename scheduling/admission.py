@@ -11,6 +11,10 @@ slot.
 **Room that others have.** Who is strict, or within its class's reserve, and finds no slot or no blocks, may be entitled
 to what others have (`scheduling.preemption`): they are evicted, enough of them or nobody.
 
+**The slots of strict classes are lent** as long as enough sequences run that would give way within a step: an idle slot
+costs the batch its part of each step, a suspension only copies, or what is not found in the prefix cache. Where nobody
+may be evicted, or all budgets are spent, they stay free.
+
 **Late binding.** The discipline is asked only while a slot and room in the step are left. What is picked early stays
 picked, and a more urgent arrival then has to pass it.
 
@@ -128,7 +132,7 @@ class Admission:
         """Whether a strict request would have its turn now, were its tokens made."""
         if not self._strict_classes:
             return False
-        row = self._qdisc.peek_strict(now, self._room(strict=True))
+        row = self._qdisc.peek_strict(now, self._room(True, now))
         return row is not None and not self._window.is_staged(row)
 
     # --- in which order -------------------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class Admission:
     def _admit_newcomers(self, strict: bool, budget: StepBudget, now: float, admitted: list[int]) -> None:
         """Take rows from the discipline. One that can't enter is claimed: it goes first in its class from now on."""
         while not (self._evicted and not strict) and budget.has_room(strict):
-            room = self._room(strict)
+            room = self._room(strict, now)
             if strict and self._qdisc.peek_strict(now, room) is None:
                 return
             row = self._qdisc.dequeue(now, room)
@@ -199,26 +203,30 @@ class Admission:
                     self._without_tokens.add(row)
                 self._claims.set_short_of_room(priority, short_of_room)
 
-    def _room(self, strict: bool) -> Room:
+    def _room(self, strict: bool, now: float) -> Room:
         """The classes that a new row may come from: one of theirs could have a slot."""
-        room = self._claims.room(max(1, self._free_slots(strict)))
+        free = self._free_slots(strict, now)
+        room = self._claims.room(max(1, free))
         for priority in PriorityClass:
-            if priority in self._paused or not self._slot_for(priority, strict):
+            if priority in self._paused or not self._slot_for(priority, strict, free):
                 room = room.without(priority)
         return room
 
-    def _slot_for(self, priority: PriorityClass, strict: bool) -> bool:
-        """Whether a row of the class could have a slot: a free one, or one that somebody would have to give up."""
+    def _slot_for(self, priority: PriorityClass, strict: bool, free: int) -> bool:
+        """Whether a row of the class could have a slot: one of the `free`, or one that somebody would have to give
+        up."""
         if self._running.count(priority) >= self._limits.slot_part(priority).ceiling:
             return False
-        return self._free_slots(strict) > 0 or self._preemption.may_free_slot(priority, strict)
+        return free > 0 or self._preemption.may_free_slot(priority, strict)
 
-    def _free_slots(self, strict: bool) -> int:
-        """Slots that a strict, or another, sequence may take now: the others leave some to strict classes."""
+    def _free_slots(self, strict: bool, now: float) -> int:
+        """Slots that a strict, or another, sequence may take now: the others leave some to strict classes, unless
+        somebody runs who would give way within a step."""
         free = self._limits.max_sequences - len(self._running)
-        if strict or not self._strict_classes:
+        if strict or not self._strict_classes or free <= 0:
             return free
-        return free - max(0, self._limits.strict_slots - self._running.strict)
+        kept = self._limits.strict_slots - self._running.strict
+        return free - max(0, kept - self._preemption.evictable_sequences(now, kept)) if kept > 0 else free
 
     # --- the act --------------------------------------------------------------------------------------------------
 
@@ -246,9 +254,10 @@ class Admission:
 
     def _enter(self, sequence: RunningSequence, budget: StepBudget, now: float) -> bool:
         """Slot, blocks and room in the step: all, or False and nothing has changed."""
-        if not budget.has_room(sequence.strict) or not self._slot_for(sequence.service, sequence.strict):
+        free = self._free_slots(sequence.strict, now)
+        if not budget.has_room(sequence.strict) or not self._slot_for(sequence.service, sequence.strict, free):
             return False
-        needs_slot = self._free_slots(sequence.strict) <= 0
+        needs_slot = free <= 0
         spare = self._spare_blocks(sequence, now)
         allocation = None if needs_slot else self._allocate(sequence, spare)
         if allocation is None:

@@ -233,41 +233,44 @@ class BatchScheduler:
         """The plan has run in `measured_s` seconds. One outcome for each chunk that sampled a token."""
         assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"
         self._plan = None
-        ended = {outcome.row: outcome.ended for outcome in outcomes}
+        left = {outcome.row: outcome for outcome in outcomes}
         cost = self._cost
-        units = 0
+        units = sampled = 0
         for chunk in plan.chunks:
             sequence = self._running[chunk.row]
             end = chunk.start + chunk.tokens
             if not chunk.decode:
                 units += cost.prompt(end) - cost.prompt(chunk.start)
             self._recomputed_tokens += max(0, min(end, sequence.protected_until) - chunk.start)
-            sequence.computed_tokens = end
+            assert not chunk.samples or chunk.row in left, f"row {chunk.row} sampled a token and has no outcome"
+            outcome = left.pop(chunk.row) if chunk.samples else None
+            sequence.computed_tokens = end if outcome is None else end + outcome.tokens - 1
             self._kv.computed(chunk.row, sequence.computed_tokens)
-            if not chunk.samples:
+            if outcome is None:
                 continue
-            assert chunk.row in ended, f"row {chunk.row} sampled a token and has no outcome"
-            sequence.output_tokens += 1
             sequence.first_token_s = now if sequence.first_token_s is None else sequence.first_token_s
-            token_cost = cost.next_output(sequence.output_tokens)
-            units += token_cost
-            self._qdisc.charge(chunk.row, token_cost, now)
-            state = ended.pop(chunk.row)
-            if state is not None:
-                self._end(chunk.row, state, now)
+            for _ in range(outcome.tokens):
+                sequence.output_tokens += 1
+                token_cost = cost.next_output(sequence.output_tokens)
+                units += token_cost
+                self._qdisc.charge(chunk.row, token_cost, now)
+            sampled += outcome.tokens if chunk.decode else 0
+            if outcome.ended is not None:
+                self._end(chunk.row, outcome.ended, now)
                 continue
             assert sequence.output_tokens < sequence.max_output_tokens, f"{sequence} goes on past its limit"
             if not sequence.decoding:
                 sequence.decoding = True
                 self._index.move(chunk.row, RequestState.DECODE)
-        assert not ended, f"rows {list(ended)} have an outcome and sampled nothing"
+        assert not left, f"rows {list(left)} have an outcome and sampled nothing"
         load = self._load
-        self._step_time.observe(load.prefill_tokens, load.decode_sequences, load.context_tokens, measured_s)
+        rows = load.decode_sequences + sum(outcome.guessed for outcome in outcomes)
+        self._step_time.observe(load.prefill_tokens, rows, load.context_tokens, measured_s)
         self._running.count_sat_out({chunk.row for chunk in plan.chunks})
         self._measure_capacity(units, measured_s, now)
         self._steps += 1
         self._prefill_tokens += load.prefill_tokens
-        self._decode_tokens += load.decode_sequences
+        self._decode_tokens += sampled
 
     def copied(self, direction: Direction, blocks: int, seconds: float) -> None:
         """One of a plan's `swaps` was done, and took so long."""

@@ -27,8 +27,8 @@ class BatchLimits:
     max_sequences: int = 64
     """Sequence slots: requests that hold blocks at the same time."""
     strict_slots: int = 0
-    """Of the slots, those that only strict classes may take, so that an urgent request never waits for one to fall
-    free."""
+    """Of the slots, those that strict classes find within a step: free, or held by somebody who may be evicted for
+    them. So an urgent request never waits for one to fall free."""
     step_tokens: int = 512
     """Tokens a step computes, prompts and decodes together. At least `max_sequences`: every running sequence gets
     its token each step, and what is left goes to prompts."""

@@ -76,3 +76,7 @@ class Outcome:
 
     row: int
     ended: RequestState | None
+    tokens: int = 1
+    """Sampled: more than one where guesses came true, all but the last of them computed."""
+    guessed: int = 0
+    """Tokens that were computed to see whether they would come."""

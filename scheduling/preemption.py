@@ -37,7 +37,8 @@ same without: a victim's blocks are freed last block first, taken only as they a
 time it comes back is found.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from math import inf
 
 from kvcache.manager import KVCacheManager
@@ -184,16 +185,24 @@ class Preemption:
 
     def evictable_blocks(self, now: float, enough: int) -> int:
         """Blocks that a strict newcomer could have of others within a step; `enough` or more: some of them."""
-        if not self._rules.mode.evicts_for_newcomers:
-            return 0
         blocks = 0
-        for sequence in self._running:
+        for sequence in self._evictable(now):
             if blocks >= enough:
                 break
+            blocks += self._kv.own_blocks(sequence.row)
+        return blocks
+
+    def evictable_sequences(self, now: float, enough: int) -> int:
+        """Slots that strict newcomers could have of others within a step, at most `enough`."""
+        return sum(1 for _ in islice(self._evictable(now), enough))
+
+    def _evictable(self, now: float) -> Iterator[RunningSequence]:
+        if not self._rules.mode.evicts_for_newcomers:
+            return
+        for sequence in self._running:
             budget = self._budget.left(self._index.tenant_name(sequence.row), now)
             if not sequence.strict and self.is_preemptible(sequence.service) and budget > 0:
-                blocks += self._kv.own_blocks(sequence.row)
-        return blocks
+                yield sequence
 
     def is_preemptible(self, service: PriorityClass) -> bool:
         return service in self._rules.preemptible

@@ -37,6 +37,7 @@ from workers.outbox import Outbox
 from workers.runner import ModelRunner
 from workers.scheduling_config import SchedulingConfig
 from workers.sequence_groups import MORE_ROWS
+from workers.speculation import Speculation, VerifyingRunner
 from workers.staging import StageJob
 from workers.swap_space import SwapPool
 from workers.tree_config import parse_tree
@@ -238,13 +239,14 @@ def assemble(
     qdisc = make_qdisc(scheduling.policy, index, tree, cost, clock(), quotas)
     places = 0 if swap is None else swap.places
     kv = kv_manager(kv_config, preemption.mode, strict, runner.num_blocks, runner.block_size, places)
+    step_time = StepTimeTracker(rates)
     capacity = CapacityMeter(tree.capacity_units_s)
     scheduler = BatchScheduler(
         qdisc=qdisc,
         index=index,
         kv=kv,
         limits=limits,
-        step_time=StepTimeTracker(rates),
+        step_time=step_time,
         cost=cost,
         lengths=lengths,
         strict_classes=strict,
@@ -278,6 +280,7 @@ def assemble(
         stage=stage,
         hasher=hasher,
         swapper=None if swap is None else swap.swapper,
+        speculation=_speculation(engine, runner, step_time),
         new_detokenizer=new_detokenizer,
         default_max_tokens=_PRIOR_OUTPUT_TOKENS,
         max_run_s=engine.max_run_s,
@@ -286,3 +289,11 @@ def assemble(
         observer=observer,
     )
     return Assembly(built, scheduler, qdisc, index, kv, observer)
+
+
+def _speculation(engine: EngineConfig, runner: ModelRunner, step_time: StepTimeTracker) -> Speculation | None:
+    """None for a runner that can't verify guesses, or where no class wants them."""
+    classes = {PriorityClass.from_label(label) for label in engine.speculate}
+    if not classes or not isinstance(runner, VerifyingRunner):
+        return None
+    return Speculation(runner, frozenset(classes), lambda: step_time.model)

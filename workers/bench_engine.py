@@ -3,7 +3,7 @@
 Knows how to feed the worker's own parts without Kafka. Loads the model, then runs once for each line of its input, and
 prints one line of JSON with the figures each time.
 
-    python -m workers.bench_engine --model SOURCE --workload FILE [--requests N] [--dtype float32]
+    python -m workers.bench_engine --model SOURCE --workload FILE [--requests N] [--dtype float32] [--no-speculation]
 """
 
 import argparse
@@ -150,7 +150,7 @@ def run_workload(
     started_s = time.monotonic()
     for number, request in enumerate(requests):
         body = {"prompt": request["prompt_token_ids"], "max_tokens": request["max_tokens"], "temperature": 0}
-        body |= {"ignore_eos": True, "stream": True}
+        body |= {"ignore_eos": request.get("ignore_eos", True), "stream": True}
         record = InboundRecord(RecordId("bench", 0, number), 0, None, orjson.dumps(body), ())
         ingress.take(PriorityClass.P2, 1, record)
     staging.start()
@@ -165,7 +165,11 @@ def run_workload(
     outputs = [sink.answers[RecordId("bench", 0, number)].token_ids for number in range(len(requests))]
     tokens = sum(map(len, outputs))
     statistics = parts.engine.statistics()
-    assert tokens == sum(request["max_tokens"] for request in requests), f"{tokens} tokens were written"
+    speculation = parts.engine.speculation_statistics()
+    guessed, accepted = (0, 0) if speculation is None else (speculation.guessed, speculation.accepted)
+    for request, output in zip(requests, outputs, strict=True):
+        full = len(output) == request["max_tokens"]
+        assert full or not request.get("ignore_eos", True), f"{len(output)} tokens of {request['max_tokens']}"
     return {
         "output_tokens_s": tokens / wall_s,
         "ttft_mean_s": float(np.mean(first_s)),
@@ -180,6 +184,8 @@ def run_workload(
         "gil_wait_share": (statistics.python_seconds - statistics.python_cpu_seconds)
         / (statistics.step_seconds + statistics.python_seconds),
         "preemptions": statistics.preemptions,
+        "guessed_tokens": guessed,
+        "accepted_tokens": accepted,
         "cached_tokens": sum(parts.kv.statistics().hit_tokens_by_class.values()),
     }
 
@@ -190,9 +196,11 @@ def main() -> None:
     parser.add_argument("--workload", type=Path, required=True)
     parser.add_argument("--requests", type=int)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--no-speculation", action="store_true")
     arguments = parser.parse_args()
     requests = json.loads(arguments.workload.read_bytes())["requests"][: arguments.requests]
-    config = load_config({"model": {"source": arguments.model}, "engine": {"dtype": arguments.dtype}})
+    engine = {"dtype": arguments.dtype} | ({"speculate": []} if arguments.no_speculation else {})
+    config = load_config({"model": {"source": arguments.model}, "engine": engine})
     model = load_model(config.model, config.engine, config.kv)
     run_on_request(lambda: _run(config, model, requests))
 

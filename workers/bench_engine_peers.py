@@ -43,10 +43,12 @@ class _Engine:
     """The environment's folder name; None: it runs in ours."""
     reads_gguf: bool = False
     """Its model is the GGUF file itself, not the folder that it was converted into."""
+    options: tuple[str, ...] = ()
 
 
 ENGINES = {
     "headrace": _Engine("workers.bench_engine"),
+    "without-guesses": _Engine("workers.bench_engine", options=("--no-speculation",)),
     "transformers": _Engine("benchmarks.transformers_peer"),
     "transformers-continuous": _Engine("benchmarks.transformers_continuous_peer"),
     "llama.cpp": _Engine("benchmarks.llamacpp_peer", _LLAMA_CPP[0].replace("==", "-"), reads_gguf=True),
@@ -116,9 +118,9 @@ def loaded_engine(name: str, arguments: list[str], module: str | None = None) ->
     """Started in the current folder, the repository's root; ended with the block. Raises `PeerError`.
 
     `module`: what is run in its environment; its side of `bench engine` where absent."""
-    command = [str(_python(name)), "-m", module or ENGINES[name].module, *arguments]
+    command = [str(_python(name)), "-m", module or ENGINES[name].module, *ENGINES[name].options, *arguments]
     environment = dict(os.environ)
-    if name != "headrace":
+    if ENGINES[name].module != ENGINES["headrace"].module:
         environment.pop("GOMP_SPINCOUNT", None)  # said by our own command line, for our own engine
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     try:

@@ -133,6 +133,9 @@ class EngineConfig(Section):
     again. Absent: a minute, or thirty planned steps where that is longer."""
     kv_bytes: int | None = Field(None, ge=1)
     """Memory of the KV cache; a share of what is free where absent."""
+    speculate: CommaList = ("p0", "p1", "p2", "p3")
+    """Classes whose next tokens are guessed from their own text and verified several a step, wherever that is measured
+    to be faster. Not one token changes by it. Empty: none."""
     max_run_s: float | None = Field(None, gt=0)
     """A request that has not ended so long after it was admitted, suspensions included, is answered with an error
     (504). Absent: its token limit alone ends it."""
@@ -305,9 +308,10 @@ def _check_together(config: WorkerConfig) -> None:
     for label in config.ingress.max_queue_s:
         if label not in known:
             raise ConfigError(f"ingress.max_queue_s: {label!r} is not one of {', '.join(known)}")
-    for label in config.classes:
-        if label not in known:
-            raise ConfigError(f"classes: {label!r} is not one of {', '.join(known)}")
+    for field, labels in (("classes", config.classes), ("engine.speculate", config.engine.speculate)):
+        for label in labels:
+            if label not in known:
+                raise ConfigError(f"{field}: {label!r} is not one of {', '.join(known)}")
     if not config.classes:
         raise ConfigError("classes: at least one of p0, p1, p2, p3 is needed")
     engine = config.engine

@@ -34,6 +34,7 @@ from workers.request_table import RequestTable
 from workers.run_limit import RunLimit
 from workers.runner import ModelRunner
 from workers.sequence_groups import SequenceGroups
+from workers.speculation import Speculation, SpeculationStatistics
 from workers.staging import Refused, Staged, StageJob
 from workers.step_execution import StepExecution
 from workers.swap_space import BlockSwapper
@@ -68,6 +69,7 @@ class Engine:
         stage: Callable[[StageJob], None],
         hasher: BlockHasher | None,
         swapper: BlockSwapper | None,
+        speculation: Speculation | None,
         new_detokenizer: Callable[[], Detokenizer],
         default_max_tokens: int,
         max_run_s: float | None,
@@ -118,10 +120,12 @@ class Engine:
         )
         self._execution = StepExecution(
             scheduler=scheduler,
+            index=index,
             kv=kv,
             qdisc=qdisc,
             runner=runner,
             swapper=swapper,
+            speculation=speculation,
             requests=self._requests,
             departures=self._departures,
             tokens=tokens,
@@ -270,6 +274,10 @@ class Engine:
         """While its tokens were made the row may have been dropped, and even given to another request; or its partition
         is gone, and it soon will be."""
         return self._requests.holds(job.row, job.arrival) and not self._requests.revoked(job.arrival)
+
+    def speculation_statistics(self) -> SpeculationStatistics | None:
+        """None: it doesn't guess."""
+        return self._execution.speculation_statistics()
 
     # --- what the observer asks -----------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ class PagedRunner(ABC):
         self.attention_name = attention.name
         self._sampler = Sampler()
         self._logprobs: dict[int, TokenLogprobs] = {}
+        self._accepted: dict[int, list[int]] = {}
         self.group: RankGroup | None = None
         """The other ranks that compute a part of each step."""
         self._steps = 0
@@ -120,31 +121,49 @@ class PagedRunner(ABC):
         """See `ModelRunner.step`. The sequences lie in the step in this order."""
         if not sequences:
             return []
-        sampling = [position for position, sequence in enumerate(sequences) if sequence.sampling is not None]
+        # A row for each sequence that samples, and one for each token guessed behind it.
+        rows = [
+            (position, ahead)
+            for position, sequence in enumerate(sequences)
+            if sequence.sampling is not None
+            for ahead in range(1 + len(sequence.guess))
+        ]
         with _faults_named(), self._scratch_freed():
             logits = self.logits(sequences)
             with torch.inference_mode():
                 drawn = self._sampler.sample(
                     logits,
-                    [sequences[position].sampling or GREEDY for position in sampling],
-                    [sequences[position].output_position for position in sampling],
-                    [sequences[position].history for position in sampling],
+                    [sequences[position].sampling or GREEDY for position, _ahead in rows],
+                    [sequences[position].output_position + ahead for position, ahead in rows],
+                    [sequences[position].history for position, _ahead in rows],
                 )
         if drawn.grammar_broken:
-            raise GrammarBroken([sampling[row] for row in drawn.grammar_broken])
+            raise GrammarBroken([rows[row][0] for row in drawn.grammar_broken])
         if drawn.not_finite:
-            bad = [sampling[row] for row in drawn.not_finite]
+            bad = sorted({rows[row][0] for row in drawn.not_finite})
             # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
             blocks = [block for position in bad for block in self._storage.scrub(sequences[position].block_ids)]
             raise NotFiniteLogits(bad, blocks)
         self._steps += 1
-        self._tokens += sum(len(sequence.token_ids) for sequence in sequences)
-        self._sampled += len(sampling)
+        self._tokens += sum(len(sequence.token_ids) + len(sequence.guess) for sequence in sequences)
+        self._sampled += len(rows)
         tokens: list[int | None] = [None] * len(sequences)
-        for position, token in zip(sampling, drawn.token_ids, strict=True):
-            tokens[position] = token
-        self._logprobs = {sampling[row]: logprobs for row, logprobs in drawn.logprobs.items()}
+        self._accepted = {}
+        for (position, ahead), token in zip(rows, drawn.token_ids, strict=True):
+            guess = sequences[position].guess
+            if ahead == 0:
+                tokens[position] = token
+                self._accepted[position] = []
+            elif [tokens[position], *self._accepted[position]] == list(guess[:ahead]):
+                # All tokens so far are the guessed ones, so this one was drawn behind them.
+                self._accepted[position].append(token)
+        self._logprobs = {rows[row][0]: logprobs for row, logprobs in drawn.logprobs.items()}
         return tokens
+
+    def take_accepted(self) -> Mapping[int, Sequence[int]]:
+        """See `workers.speculation.VerifyingRunner`."""
+        taken, self._accepted = self._accepted, {}
+        return taken
 
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         """See `ModelRunner.take_logprobs`."""
@@ -152,19 +171,29 @@ class PagedRunner(ABC):
         return taken
 
     def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
-        """One forward: KV is written, and the logits [rows, vocabulary] come back, one row a sequence that samples.
+        """One forward: KV is written, and the logits [rows, vocabulary] come back: for each sequence that samples
+        a row, and one for each token guessed behind it.
 
         They are valid until the next forward.
         """
-        lengths = np.array([len(sequence.token_ids) for sequence in sequences])
+        lengths = np.array([len(sequence.token_ids) + len(sequence.guess) for sequence in sequences])
         starts = np.array([sequence.start for sequence in sequences])
         ends = lengths.cumsum()
-        ids = np.fromiter((token for sequence in sequences for token in sequence.token_ids), np.int64, int(ends[-1]))
+        ids = np.fromiter(
+            (token for sequence in sequences for part in (sequence.token_ids, sequence.guess) for token in part),
+            np.int64,
+            int(ends[-1]),
+        )
         # Position of a packed token: its place in the row, less where its sequence begins there, plus its start.
         positions = np.arange(len(ids)) + np.repeat(starts - (ends - lengths), lengths)
-        rows = ends[[sequence.sampling is not None for sequence in sequences]] - 1
+        samples = np.array([0 if sequence.sampling is None else 1 + len(sequence.guess) for sequence in sequences])
+        # The last `samples` tokens of each sequence.
+        rows = np.arange(int(samples.sum())) + np.repeat(ends - samples.cumsum(), samples)
         attention = self._attention.begin_step(
-            [SequenceSpan(sequence.start, len(sequence.token_ids), sequence.block_ids) for sequence in sequences]
+            [
+                SequenceSpan(sequence.start, int(length), sequence.block_ids)
+                for sequence, length in zip(sequences, lengths, strict=True)
+            ]
         )
         with torch.inference_mode():
             return self._forward(PackedStep(ids, positions, rows, attention))

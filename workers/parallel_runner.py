@@ -206,4 +206,5 @@ def _without_sampling(sequence: SequenceInput) -> SequenceInput:
         start=sequence.start,
         block_ids=tuple(sequence.block_ids),
         sampling=None if sequence.sampling is None else GREEDY,
+        guess=tuple(sequence.guess),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from scheduling.step_time import LinearStepTime
 from workers.runner import ModelLimits, ModelRunner, SequenceInput
 from workers.sampling import TokenLogprobs
+from workers.speculation import VerifyingRunner
 
 __all__ = ["RecordedStep", "RecordingRunner", "priced_s"]
 
@@ -30,7 +31,9 @@ class RecordedStep:
 
 
 class RecordingRunner:
-    """Implements `workers.runner.ModelRunner`. Read `steps` when nothing runs."""
+    """Implements `workers.runner.ModelRunner`, and verifies guesses where the runner inside it does.
+
+    Read `steps` when nothing runs."""
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class RecordingRunner:
         """`on_step(sequences)` is called after each step, from the engine's thread."""
         assert num_blocks is None or num_blocks <= runner.num_blocks, f"{num_blocks=} of {runner.num_blocks}"
         self._runner = runner
+        if isinstance(runner, VerifyingRunner):
+            self.take_accepted = runner.take_accepted
         self._clock = clock
         self.num_blocks = runner.num_blocks if num_blocks is None else num_blocks
         self._on_step = on_step
@@ -71,7 +76,7 @@ class RecordingRunner:
             if tokens > 1:
                 prefill += tokens
             else:
-                decode += 1
+                decode += 1 + len(sequence.guess)
         self.steps.append(RecordedStep(started_s, ended_s, prefill, decode, context))
         self._on_step(len(sequences))
         return sampled

@@ -4,7 +4,7 @@ Knows values and their owners. Does not decide anything. `Arrival` is made by in
 `EngineRequest` is made when the prompt is staged and belongs to the engine thread; `Ending` leaves it for egress.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from scheduling.priority import PriorityClass
@@ -12,6 +12,7 @@ from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.detokenizer import Detokenizer
+from workers.ngram_lookup import NGramLookup
 from workers.prompt import PreparedRequest
 from workers.stop_strings import StopStrings
 from workers.timeline import Timeline
@@ -78,6 +79,8 @@ class EngineRequest:
     block_names: list[int]
     """Of what the whole blocks of these tokens contain; it grows with them, and the KV accounting reads it."""
     stop: StopMatching | None
+    lookup: NGramLookup = field(default_factory=NGramLookup)
+    """Where its tokens stood in it before."""
     told_tokens: int = 0
     """Of the output, what an earlier attempt has told: this one began behind it."""
 

@@ -28,6 +28,9 @@ class SequenceInput:
     """None: the chunk doesn't reach the end of the known tokens, nothing is sampled."""
     output_position: int = 0
     """The sampled token's index in the output: the counter of the counter-based randomness."""
+    guess: Sequence[int] = ()
+    """Tokens that may follow, computed behind `token_ids` to see whether they would have been drawn. The blocks cover
+    them too; `sampling` is given."""
     history: Sequence[int] = ()
     """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties or a grammar."""
 

@@ -8,12 +8,14 @@ A step that meets a fault is not settled. Whom it concerns fails; the others' ch
 KV, and their copies are done.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kvcache.manager import KVCacheManager
 from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
+from scheduling.index import Index
 from scheduling.plan import Chunk, Outcome, StepPlan
+from scheduling.priority import PriorityClass
 from scheduling.state import RequestState
 from topics.errors import RequestError
 from workers.departures import Departures
@@ -24,6 +26,7 @@ from workers.request import FinishReason
 from workers.request_table import RequestTable
 from workers.run_limit import RunLimit
 from workers.runner import ModelRunner, SequenceInput
+from workers.speculation import SpeculatedRequest, Speculation, SpeculationStatistics
 from workers.split_forward import SplitForward, StepTokens
 from workers.swap_space import BlockSwapper
 from workers.timeline import Dispatch, Timeline
@@ -39,10 +42,12 @@ class StepExecution:
         self,
         *,
         scheduler: BatchScheduler,
+        index: Index,
         kv: KVCacheManager,
         qdisc: AccountedQdisc,
         runner: ModelRunner,
         swapper: BlockSwapper | None,
+        speculation: Speculation | None,
         requests: RequestTable,
         departures: Departures,
         tokens: TokenIntake,
@@ -51,12 +56,15 @@ class StepExecution:
         cpu_clock: Callable[[], float],
         observer: EngineObserver | None,
     ) -> None:
-        """`swapper`: None where the scheduler plans no copies. `run_limit`: None where none is set."""
+        """`swapper`: None where the scheduler plans no copies. `speculation`: None where no class's tokens are guessed.
+        `run_limit`: None where none is set."""
         self._scheduler = scheduler
+        self._index = index
         self._kv = kv
         self._qdisc = qdisc
         self._forward = SplitForward(runner)
         self._swapper = swapper
+        self._speculation = speculation
         self._requests = requests
         self._departures = departures
         self._tokens = tokens
@@ -78,8 +86,11 @@ class StepExecution:
         self._tell_preemptions(plan)
         self._swap(plan)
         self._preemption_times.usable(plan, self._timeline, now, self._clock())
+        guesses = {} if self._speculation is None else self._speculation.guess(plan, self._speculated)
         try:
-            sampled = self._compute([self._input(chunk) for chunk in plan.chunks])
+            sampled = self._compute(
+                [self._input(chunk, guesses.get(place, ())) for place, chunk in enumerate(plan.chunks)]
+            )
         except NotFiniteLogits as fault:
             # Who shares a block that held no number would go on with what it was scrubbed to.
             rows = {plan.chunks[position].row for position in fault.sequences}
@@ -92,10 +103,14 @@ class StepExecution:
         except NoMemoryForSequence as fault:
             self._departures.fail({plan.chunks[fault.sequence].row}, self._no_memory(), now)
         else:
-            self._settle(plan, sampled, self._clock())
+            self._settle(plan, sampled, guesses, self._clock())
 
     def preemption_times(self) -> PreemptionTimesStatistics:
         return self._preemption_times.statistics()
+
+    def speculation_statistics(self) -> SpeculationStatistics | None:
+        """None: no tokens are guessed."""
+        return None if self._speculation is None else self._speculation.statistics()
 
     # --- before the forward ---------------------------------------------------------------------------------------
 
@@ -140,7 +155,19 @@ class StepExecution:
             if request is not None and request.timeline.suspensions:
                 request.timeline.suspensions[-1].copied_s += timing.seconds
 
-    def _input(self, chunk: Chunk) -> SequenceInput:
+    def _speculated(self, chunk: Chunk) -> SpeculatedRequest:
+        request = self._requests[chunk.row]
+        return SpeculatedRequest(
+            service=self._service(chunk.row),
+            token_ids=request.token_ids,
+            lookup=request.lookup,
+            sampling=request.prepared.sampling,
+            output_position=request.output_tokens,
+            output_left=request.prepared.max_output_tokens - request.output_tokens,
+            held_tokens=len(self._kv.table(chunk.row)) * self._kv.block_size,
+        )
+
+    def _input(self, chunk: Chunk, guess: Sequence[int]) -> SequenceInput:
         request = self._requests[chunk.row]
         return SequenceInput(
             token_ids=request.token_ids[chunk.start : chunk.start + chunk.tokens],
@@ -148,6 +175,7 @@ class StepExecution:
             block_ids=self._kv.table(chunk.row),
             sampling=request.prepared.sampling if chunk.samples else None,
             output_position=request.output_tokens,
+            guess=guess,
             history=request.token_ids,
         )
 
@@ -160,7 +188,8 @@ class StepExecution:
         finally:
             self.last_s, self.last_cpu_s = self._clock() - started, self._cpu_clock() - cpu_started
 
-    def _settle(self, plan: StepPlan, sampled: StepTokens, done: float) -> None:
+    def _settle(self, plan: StepPlan, sampled: StepTokens, guesses: Mapping[int, Sequence[int]], done: float) -> None:
+        accepted = self._accepted(plan, guesses)
         outcomes: list[Outcome] = []
         endings: list[tuple[int, FinishReason]] = []
         for place, (chunk, token) in enumerate(zip(plan.chunks, sampled.tokens, strict=True)):
@@ -169,8 +198,12 @@ class StepExecution:
             self._preemption_times.computed(chunk, timeline, done)
             if token is None:
                 continue
-            reason = self._tokens.accept(self._requests[chunk.row], token, done, sampled.logprobs.get(place))
-            outcomes.append(Outcome(chunk.row, None if reason is None else RequestState.FINISHED))
+            taken, reason = self._tokens.accept_until_end(
+                self._requests[chunk.row], (token, *accepted.get(place, ())), done, sampled.logprobs.get(place)
+            )
+            state = None if reason is None else RequestState.FINISHED
+            outcomes.append(Outcome(chunk.row, state, taken, len(guesses.get(place, ()))))
+            self.decode_tokens += taken if chunk.decode else 0
             if reason is not None:
                 endings.append((chunk.row, reason))
         self._scheduler.settle(plan, outcomes, self.last_s, done)
@@ -180,8 +213,15 @@ class StepExecution:
             self._departures.end(row, reason, done)
         self.steps += 1
         self.prefill_tokens += plan.prefill_tokens
-        self.decode_tokens += plan.decode_tokens
         self.seconds += self.last_s
+
+    def _accepted(self, plan: StepPlan, guesses: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
+        if self._speculation is None:
+            return {}
+        return self._speculation.accepted(guesses, lambda place: self._service(plan.chunks[place].row))
+
+    def _service(self, row: int) -> PriorityClass:
+        return PriorityClass(self._index.service[row])
 
     def _timeline(self, row: int) -> Timeline:
         return self._requests[row].timeline

@@ -23,6 +23,19 @@ class TokenIntake:
         self._hasher = hasher
         self._observer = observer
 
+    def accept_until_end(
+        self, request: EngineRequest, tokens: Sequence[int], now: float, logprobs: TokenLogprobs | None
+    ) -> tuple[int, FinishReason | None]:
+        """Tokens drawn in one step, up to the one that ends the request: how many were taken, and why it ended, if so.
+
+        `logprobs`: of the first one; there is only one where they are wanted. What was drawn behind an end is nobody's.
+        """
+        for taken, token in enumerate(tokens, start=1):
+            reason = self.accept(request, token, now, logprobs if taken == 1 else None)
+            if reason is not None:
+                return taken, reason
+        return len(tokens), None
+
     def accept(
         self, request: EngineRequest, token: int, now: float, logprobs: TokenLogprobs | None = None
     ) -> FinishReason | None:

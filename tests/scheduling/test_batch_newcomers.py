@@ -44,6 +44,34 @@ def test_a_strict_newcomer_without_a_slot_gets_one() -> None:
     assert (plan.admitted, plan.preempted) == ((second,), (rows[1],))
 
 
+def test_the_slot_of_strict_classes_is_lent_to_who_gives_it_back_within_a_step() -> None:
+    rig = Rig(max_sequences=3, strict_slots=1, step_tokens=200)
+    rows = [rig.add_staged(P3, prompt=2, answer=20) for _ in range(3)]
+    assert rig.step().admitted == tuple(rows)
+    urgent = rig.add_staged(P0, prompt=2, answer=1)
+    plan = rig.step()
+    assert (plan.admitted, plan.preempted) == ((urgent,), (rows[2],))
+    assert urgent in [chunk.row for chunk in plan.chunks]
+    assert rig.step().admitted == (rows[2],), "and back to who lent it"
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        PreemptionRules(mode=PreemptionMode.COOPERATIVE),
+        PreemptionRules(preemptible=frozenset({P1, P2})),
+        PreemptionRules(budget=0),
+    ],
+    ids=["mode", "class", "budget"],
+)
+def test_it_is_not_lent_where_nobody_may_be_evicted(rules: PreemptionRules) -> None:
+    rig = Rig(max_sequences=3, strict_slots=1, step_tokens=200, preemption=rules)
+    rows = [rig.add_staged(P3, prompt=2, answer=20) for _ in range(3)]
+    assert rig.step().admitted == tuple(rows[:2])
+    urgent = rig.add_staged(P0, prompt=2, answer=1)
+    assert rig.step().admitted == (urgent,)
+
+
 def test_enough_victims_or_none() -> None:
     rig, rows = filled(P0, P3)
     urgent = rig.add_staged(P0, prompt=30, answer=1)

@@ -8,9 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from workers.bench_engine import run_workload
 from workers.bench_engine_peers import PeerError, loaded_engine
 from workers.bench_workload import Mix, make_workload
 from workers.cli import main
+from workers.config import load_config
+from workers.loaded_model import load_model
 from workers.native.build import find_compiler
 
 
@@ -55,7 +58,7 @@ def test_engines_take_turns_and_the_figures_are_written(tiny_model: Path, tmp_pa
 def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
     assert main(["bench", "engine", "--model", str(tiny_model), "--peers", "tgi"]) == 2
     assert (
-        "--peers tgi: unknown; the peers are transformers, transformers-continuous, llama.cpp, vllm"
+        "--peers tgi: unknown; the peers are without-guesses, transformers, transformers-continuous, llama.cpp, vllm"
         in capsys.readouterr().err
     )
 
@@ -66,6 +69,13 @@ def test_a_peer_that_is_not_installed_is_named_with_the_remedy(
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
     assert main(["bench", "engine", "--model", str(tiny_model), "--peers", "vllm"]) == 2
     assert "the peer vllm is not installed: add --install-peers" in capsys.readouterr().err
+
+
+def test_other_engines_have_no_part_in_chats_that_end_by_themselves(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path
+) -> None:
+    assert main(["bench", "engine", "--model", str(tiny_model), "--mix", "chat", "--peers", "transformers"]) == 2
+    assert "--peers without-guesses is all that can be beside it" in capsys.readouterr().err
 
 
 def test_llama_cpp_wants_a_gguf_file(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
@@ -100,3 +110,17 @@ def test_an_engine_that_ends_early_is_a_named_failure(tmp_path: Path) -> None:
         loaded_engine("transformers", ["--model", str(tmp_path / "nothing"), "--workload", str(tmp_path / "none")]),
     ):
         pass
+
+
+def test_guesses_save_steps_and_change_no_token(tiny_model: Path) -> None:
+    requests = [{"prompt_token_ids": [5, 6, 7, 5, 6], "max_tokens": 60}, {"prompt_token_ids": [9], "max_tokens": 40}]
+    runs = []
+    for classes in ([], ["p2"]):
+        engine = {"dtype": "float32", "kv_bytes": 2**24, "speculate": classes}
+        config = load_config({"model": {"source": str(tiny_model)}, "engine": engine})
+        runs.append(run_workload(config, load_model(config.model, config.engine, config.kv), requests))
+    plain, guessing = runs
+    assert guessing["outputs"] == plain["outputs"]
+    assert plain["guessed_tokens"] == 0
+    assert guessing["accepted_tokens"] > 0
+    assert guessing["steps"] < plain["steps"]

@@ -3,9 +3,10 @@
 All requests are submitted at once and run through the parts of `serve`: ingress, staging thread, scheduler, engine
 thread, sampler, detokeniser; only Kafka is left out. Each engine is loaded in a process of its own, and they take
 turns, --repeats times. Greedy, end tokens ignored, so all write the same number of tokens; in float32 they should write
-the same tokens, and the table says of how many requests they do. Peers: transformers (static `generate`, batches of
-16), transformers-continuous (its continuous batching), llama.cpp (its server, for a GGUF model) and vllm (vLLM's CPU
-build); the last two in environments of their own, which --install-peers makes.
+the same tokens, and the table says of how many requests they do. Peers: without-guesses (our own engine without
+speculation), transformers (static `generate`, batches of 16), transformers-continuous (its continuous batching),
+llama.cpp (its server, for a GGUF model) and vllm (vLLM's CPU build); the last two in environments of their own, which
+--install-peers makes.
 
 --profile shows instead where a step's time goes, against what this machine's memory and processor can do.
 
@@ -38,13 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload", type=Path, metavar="FILE", help="JSON {requests: [{prompt_token_ids, max_tokens}]}"
     )
-    parser.add_argument("--mix", default="mixed", help="without --workload: mixed, prefill or decode (mixed)")
+    parser.add_argument("--mix", default="mixed", help="without --workload: mixed, prefill, decode, chat (mixed)")
     parser.add_argument("--requests", type=int, metavar="N", help="only the first N of it (all)")
     parser.add_argument("--model", default="smollm2", metavar="SOURCE", help="as in serve (smollm2)")
     parser.add_argument("--dtypes", default="auto", metavar="D,D", help="number formats to run (auto)")
     parser.add_argument("--peers", default="transformers", metavar="P,P", help="see above (transformers)")
     parser.add_argument("--install-peers", action="store_true", help="install those that are not here: gigabytes")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="pairs of runs; medians are reported (1)")
+    parser.add_argument("--no-speculation", action="store_true", help="our engine guesses no tokens ahead")
     parser.add_argument("--profile", action="store_true", help="where a step's time goes")
     parser.add_argument("--fit", action="store_true", help="measure the step-time model of the simulator")
     parser.add_argument("--out", type=Path, default=Path("out/bench-engine.json"), help="(out/bench-engine.json)")
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from workers.bench_record import bench_record, write_record
-    from workers.bench_workload import MIXES, make_workload
+    from workers.bench_workload import CHAT, MIXES, chat_workload, make_workload
     from workers.devices import choose_placement
     from workers.errors import ModelError
     from workers.model_source import SourceKind, find_model, prepare_model
@@ -67,20 +69,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--workload {arguments.workload}: no such file")
     if not Path("benchmarks/transformers_peer.py").is_file():
         raise UsageError("the peers are in the repository's benchmarks/ folder: run this from its root")
-    if arguments.mix not in MIXES:
-        raise UsageError(f"--mix {arguments.mix}: unknown; there are {', '.join(MIXES)}")
+    if arguments.mix not in (*MIXES, CHAT):
+        raise UsageError(f"--mix {arguments.mix}: unknown; there are {', '.join((*MIXES, CHAT))}")
     try:
         source = find_model(arguments.model)
         folder = prepare_model(source, console.print).folder
     except ModelError as error:
         raise UsageError(str(error)) from error
     engines = ["headrace", *_peers(arguments, source.kind is SourceKind.GGUF, console)]
+    ours = ["--no-speculation"] if arguments.no_speculation else []
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         workload = arguments.workload
         if workload is None:
             workload = Path(scratch) / "workload.json"
-            workload.write_text(json.dumps(make_workload(folder, MIXES[arguments.mix])), encoding="utf-8")
+            made = chat_workload(folder) if arguments.mix == CHAT else make_workload(folder, MIXES[arguments.mix])
+            workload.write_text(json.dumps(made), encoding="utf-8")
         for asked in arguments.dtypes.split(","):
             # `auto` means something else to each engine.
             dtype = str(choose_placement("cpu", asked).dtype).removeprefix("torch.") if asked == "auto" else asked
@@ -89,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
                 options += ["--requests", str(arguments.requests)]
             models = {name: source.location if ENGINES[name].reads_gguf else str(folder) for name in engines}
             try:
-                runs += _take_turns(models, options, dtype, arguments.repeats, console)
+                runs += _take_turns(models, options, ours, dtype, arguments.repeats, console)
             except PeerError as error:
                 raise CommandFailedError(str(error)) from error
     figures = engine_figures(runs, engines)
@@ -164,7 +168,11 @@ def _load(arguments: argparse.Namespace, console: Console) -> "tuple[LoadedModel
 
 def _peers(arguments: argparse.Namespace, has_gguf: bool, console: Console) -> list[str]:
     """The peers asked for, all of them installed."""
+    from workers.bench_workload import CHAT
+
     names = [name for name in arguments.peers.split(",") if name]
+    if arguments.workload is None and arguments.mix == CHAT and not {"without-guesses"}.issuperset(names):
+        raise UsageError("--mix chat goes on to the end tokens: --peers without-guesses is all that can be beside it")
     for name in names:
         if name not in ENGINES or name == "headrace":
             known = ", ".join(engine for engine in ENGINES if engine != "headrace")
@@ -181,11 +189,12 @@ def _peers(arguments: argparse.Namespace, has_gguf: bool, console: Console) -> l
 
 
 def _take_turns(
-    models: dict[str, str], options: list[str], dtype: str, repeats: int, console: Console
+    models: dict[str, str], options: list[str], ours: list[str], dtype: str, repeats: int, console: Console
 ) -> list[dict[str, Any]]:
     """All engines (`models`: what each one loads) loaded at once: ours, peer, peer, ours, peer, peer …
 
-    Each run says of how many requests it wrote the tokens that we wrote first. Raises `PeerError`.
+    `ours`: options that only our engine has. Each run says of how many requests it wrote the tokens that we wrote
+    first. Raises `PeerError`.
     """
     runs: list[dict[str, Any]] = []
     expected: list[list[int]] | None = None
@@ -193,7 +202,11 @@ def _take_turns(
         loaded = []
         for name, model in models.items():
             console.print(f"loading {name}, {dtype} …")
-            loaded.append(stack.enter_context(loaded_engine(name, ["--model", model, *options])))
+            loaded.append(
+                stack.enter_context(
+                    loaded_engine(name, ["--model", model, *options, *(ours if name == "headrace" else [])])
+                )
+            )
         for repeat in range(repeats):
             for engine in loaded:
                 console.print(f"{engine.name}, {dtype}, run {repeat + 1} of {repeats} …")
