@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_figures(served)))
     else:
         console.print(_table(served))
-        console.print(f"Done in {time.monotonic() - started_s:.0f} s. Next: `headrace dev`, then `headrace send`.")
+        took_s = time.monotonic() - started_s
+        console.print(f"Done in {took_s:.0f} s. Next: `headrace dev`, and the line that it prints.")
     return 0
 
 
