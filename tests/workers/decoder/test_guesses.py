@@ -54,7 +54,7 @@ def answers(runner: DecoderRunner, known: list[list[int]], draw: random.Random |
                 guess = [token if draw.random() < 0.8 else (token + 1) % VOCABULARY for token in guess]
             blocks = range(8 * place, 8 * place + 8)
             start = computed[place]
-            inputs.append(SequenceInput(tokens[start:], start, blocks, SAMPLING[place], at, guess))
+            inputs.append(SequenceInput(tokens[start:], start, blocks, SAMPLING[place], at, guess=guess))
         sampled = runner.step(inputs)
         accepted = runner.take_accepted()
         steps += 1
