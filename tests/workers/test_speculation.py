@@ -112,3 +112,21 @@ def test_guesses_that_come_true_make_longer_ones() -> None:
         lengths.append(len(guesses[0]))
         guessing.accepted(guesses, lambda _place: P0)
     assert lengths[0] < lengths[-1] == 7
+
+
+def test_guesses_that_have_come_true_for_very_long_are_no_certainty() -> None:
+    guessing = speculation()
+    verifier = guessing.runner
+    assert isinstance(verifier, Verifier)
+    for _ in range(5_000):
+        guesses = guessing.guess(plan(decode()), lambda _chunk: request())
+        verifier.accepted = dict(guesses)
+        guessing.accepted(guesses, lambda _place: P0)
+    assert 0.99 < guessing.statistics().probability[P0] < 1.0
+
+
+def test_rows_that_cost_nothing_are_guessed_as_far_as_may_be() -> None:
+    (guess,) = (
+        speculation(LinearStepTime(20e-3, 1e-3, 0.0, 0.0)).guess(plan(decode()), lambda _chunk: request()).values()
+    )
+    assert len(guess) == 7

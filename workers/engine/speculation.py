@@ -38,6 +38,8 @@ __all__ = ["SpeculatedRequest", "Speculation", "SpeculationStatistics", "Verifyi
 _MOST_TOKENS = 7
 _KEPT = 0.99
 """Of what is known about a class's guesses, at each new one."""
+_MOST_CERTAIN = 1 - 1e-6
+"""However long all guesses have come true: what is forgotten of the others would leave a 1."""
 _PROBE_EVERY = 64
 """Steps between guesses of a class whose guesses don't pay."""
 
@@ -75,7 +77,7 @@ class _Acceptance:
 
     @property
     def probability(self) -> float:
-        return self.right / (self.right + self.wrong)
+        return min(self.right / (self.right + self.wrong), _MOST_CERTAIN)
 
     def count(self, right: int, refused: bool) -> None:
         self.right = self.right * _KEPT + right
@@ -145,7 +147,12 @@ class Speculation:
     def _worth(self, service: PriorityClass, cost: float) -> int:
         """How many guesses in a row pay, if a row costs this part of a token."""
         known = self._of(service)
-        most = min(_MOST_TOKENS, int(log(cost) / log(known.probability))) if cost < known.probability else 0
+        if cost >= known.probability:
+            most = 0
+        elif cost == 0:  # the model of the step may say that sequences are free
+            most = _MOST_TOKENS
+        else:
+            most = min(_MOST_TOKENS, int(log(cost) / log(known.probability)))
         probe = self._steps - known.probed_step >= _PROBE_EVERY
         return max(most, 1) if probe else most
 
