@@ -22,6 +22,7 @@ from topics import aiokafka_fencing, transactional_replies
 from topics.replies import OutboundRecord, ReplyContext
 from workers import computing
 from workers.answers import egress
+from workers.engine.outbox import Outbox
 from workers.runners.runner import SequenceInput
 
 __all__ = ["DEADLY", "Hook", "install", "mutate"]
@@ -38,21 +39,27 @@ class Hook:
     place: str
     visits: int
     act: signal.Signals
-    say: Callable[[str], None]
+    say: Callable[[str, int], None]
+    """The place, and how many answers had ended in the engine and were not delivered yet."""
     times: int = 1
     """How often it acts. SIGKILL acts once."""
     seen: int = 0
+    ended: int = 0
+    """Answers, in the engine: counted on its thread."""
+    delivered: int = 0
+    """Of them: counted on the event loop."""
 
     def visit(self) -> None:
         self.seen += 1
         if self.times and self.seen % self.visits == 0:
             self.times -= 1
-            self.say(self.place)
+            self.say(self.place, self.ended - self.delivered)
             os.kill(os.getpid(), self.act)
 
 
 def install(hook: Hook, model: Any) -> Any:
     """The model to serve; for some places it is wrapped."""
+    _count_undelivered(hook)
     match hook.place:
         case "staging":
             prepare = computing.prepare
@@ -91,6 +98,20 @@ def install(hook: Hook, model: Any) -> Any:
         case _:
             raise ValueError(f"{hook.place = }")
     return model
+
+
+def _count_undelivered(hook: Hook) -> None:
+    ended, delivered = Outbox.ended, Outbox.delivered
+
+    def counts_ended(*arguments: Any) -> None:
+        hook.ended += 1
+        ended(*arguments)
+
+    def counts_delivered(*arguments: Any) -> None:
+        hook.delivered += 1
+        delivered(*arguments)
+
+    Outbox.ended, Outbox.delivered = counts_ended, counts_delivered  # type: ignore[method-assign]
 
 
 class _Runner:

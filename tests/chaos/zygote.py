@@ -3,8 +3,9 @@
     python -m tests.chaos.zygote sleeping|smollm2
 
 Reads JSON lines: `{"config": {…}, "hook": {"place", "visits", "act", "times"} | null, "mutation": … | null}` starts a
-worker. Writes JSON lines `{"event": "started" | "ready" | "at" | "ended", "pid": …}`, with `place` or `code`. Workers
-log to standard error. When its input ends, or it dies, all of its workers are killed.
+worker. Writes JSON lines `{"event": "started" | "ready" | "at" | "ended", "pid": …}`, of a hook that acts with its
+`place` and how many answers were `undelivered`. Workers log to standard error. When its input ends, or it dies, all of
+its workers are killed.
 
 A fork of a process with threads is unsafe; so the parent has none: torch is told to use one.
 """
@@ -78,8 +79,7 @@ def _worker(order: dict[str, Any], model: Any, lifeline: int) -> None:
         if (mutation := order.get("mutation")) is not None:
             mutate(mutation)
         if (hook := order.get("hook")) is not None:
-            act = signal.Signals[hook["act"]]
-            installed = Hook(hook["place"], hook["visits"], act, lambda place: say("at", place=place), hook["times"])
+            installed = Hook(hook["place"], hook["visits"], signal.Signals[hook["act"]], _acts, hook["times"])
             model = install(installed, model)
         asyncio.run(_serve(load_config(order["config"]), model, lifeline))
         code = 0
@@ -87,6 +87,10 @@ def _worker(order: dict[str, Any], model: Any, lifeline: int) -> None:
         logging.exception("the worker broke")
     finally:
         os._exit(code)
+
+
+def _acts(place: str, undelivered: int) -> None:
+    say("at", place=place, undelivered=undelivered)
 
 
 async def _serve(config: WorkerConfig, model: Any, lifeline: int) -> None:
