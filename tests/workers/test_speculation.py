@@ -122,7 +122,7 @@ def test_guesses_that_have_come_true_for_very_long_are_no_certainty() -> None:
         guesses = guessing.guess(plan(decode()), lambda _chunk: request())
         verifier.accepted = dict(guesses)
         guessing.accepted(guesses, lambda _place: P0)
-    assert 0.99 < guessing.statistics().probability[P0] < 1.0
+    assert 0.99 < guessing.statistics().by_class[P0].probability < 1.0
 
 
 def test_rows_that_cost_nothing_are_guessed_as_far_as_may_be() -> None:
