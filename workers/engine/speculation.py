@@ -156,10 +156,11 @@ class Speculation:
         return accepted
 
     def statistics(self) -> SpeculationStatistics:
+        """From any thread."""
         return SpeculationStatistics(
             {
                 service: ClassSpeculation(known.guessed, known.accepted, known.probability)
-                for service, known in self._acceptance.items()
+                for service, known in self._acceptance.copy().items()
             }
         )
 
