@@ -30,7 +30,7 @@ from topics.codec import dumps
 from topics.control_log import control_record
 from topics.control_records import CANCEL_KEPT_S, cancel_order
 from topics.headers import RequestHeaders
-from topics.jobs.desk import job_object, submit_input
+from topics.jobs.desk import cancel_submitted, job_object, submit_input
 from topics.jobs.records import Priority
 from topics.kafka_settings import KafkaSettings
 from topics.own_partition import OwnPartition
@@ -303,12 +303,15 @@ class HeadraceClient:
 
         Returns when a broker has the order; each request that it ends is answered with the error `cancelled`. One whose
         final is on its way already keeps it. `keep_s`: requests that no worker has read by then are run all the same.
+        Of a job that was submitted it is the completion window, and its sending is over when this returns.
 
         Raises `KafkaUnavailableError`, `RequestRefusedError` (the control topic is not there, or may not be written),
-        `ValueError`.
+        `JobConflictError` (the job has ended already), `ValueError`.
         """
         order = cancel_order(request_id, job=job, tenant=tenant, keep_s=keep_s)
         try:
+            if job is not None and await cancel_submitted(self._settings, self._catalogue, job) is not None:
+                return
             async with asyncio.timeout(self._send_timeout_s):
                 while not self._producer.has_room:
                     await self._producer.wait_for_room()

@@ -20,7 +20,7 @@ from workers.commands.job_connection import JobDesk
 from workers.commands.job_view import print_json, summary
 from workers.commands.job_waiting import wait_for_job
 
-__all__ = ["add_waiting_arguments", "check_waiting", "send_rows", "wait_and_tell"]
+__all__ = ["add_waiting_arguments", "check_waiting", "send_rows", "tell_sent", "wait_and_tell"]
 
 
 def add_waiting_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +43,13 @@ async def send_rows(submission: Submission, job: Job, file: InputFile, bars: Pro
     again = None if run.rows is None else RowSet.decode(job.order.rows, run.rows)
     bar = bars.add_task("sending", total=job.order.rows - job.order.invalid_rows if again is None else len(again))
     return await submission.send(job, file, lambda rows: bars.update(bar, completed=rows))
+
+
+def tell_sent(job: Job, sent: int, console: Console) -> None:
+    job_id = job.order.job_id
+    console.print(f"{job_id}: {sent:,} rows sent", soft_wrap=True)
+    if job.cancelled:
+        console.print(f"{job_id} was cancelled: `headrace resume {job_id}` runs the rest later", soft_wrap=True)
 
 
 async def wait_and_tell(arguments: argparse.Namespace, desk: JobDesk, job: Job, console: Console) -> int:

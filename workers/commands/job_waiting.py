@@ -58,10 +58,11 @@ async def wait_for_job(
         while True:
             pause_s = _TURN_S
             try:
-                await follower.update()
+                end = await follower.end()
                 await desk.board.refresh()
                 job = desk.board.jobs[job.order.job_id]
                 collection.begin(job.runs.values())
+                await follower.update(end)
                 standing = collection.standing()
                 on_standing(standing)
                 if not standing.pending:
@@ -119,6 +120,6 @@ async def collect_now(
         collection = JobCollection(job, journal)
         async with ReplyFollower(desk.settings, desk.catalogue, job.order.reply_partition) as follower:
             follower.add(collection)
-            await follower.update()
+            await follower.update(await follower.end())
         written = await asyncio.to_thread(write_results, collection, output, errors, in_order=in_order)
         return collection.standing(), written

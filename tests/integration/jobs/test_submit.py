@@ -8,15 +8,9 @@ import pytest
 
 from tests.integration.conftest import read_topic
 from tests.integration.jobs.conftest import CommandLine, write_rows
+from topics.jobs.checked_input import InvalidInputError, check_input
 from topics.jobs.input_file import InputFile, open_input
-from topics.jobs.submission import (
-    InvalidInputError,
-    JobConflictError,
-    JobTakenOverError,
-    OrderForm,
-    Submission,
-    check_input,
-)
+from topics.jobs.submission import JobConflictError, JobTakenOverError, OrderForm, Submission
 from topics.partition_reader import end_offsets
 from workers.commands.job_connection import JobDesk
 
