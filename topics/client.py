@@ -99,7 +99,7 @@ class HeadraceClient:
 
         `send_timeout_s`: for a broker to acknowledge a request. `own_partition`: read one partition of the reply topics
         and not everybody's answers; the client then chooses its request ids (`topics.own_partition` says how, and what
-        it does not do). `tracer`: of the `send` spans; OpenTelemetry's global one where absent.
+        it does not do). `tracer`: of the `send` spans (a job has one); OpenTelemetry's global one where absent.
         """
         self._choose_partition = own_partition
         self._own: OwnPartition | None = None
@@ -351,6 +351,7 @@ class HeadraceClient:
             completion_window_s=completion_window_s,
             metadata=metadata or {},
             skip_invalid=skip_invalid,
+            tracer=self._tracer,
         )
 
     async def job(self, job_id: str) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.trace import Tracer
+
 from topics.catalogue import Catalogue
 from topics.jobs.board import JobBoard, NoJobBoardError
 from topics.jobs.cancelling import cancel_job
@@ -42,6 +44,7 @@ async def submit_input(
     completion_window_s: int,
     metadata: Mapping[str, str],
     skip_invalid: bool,
+    tracer: Tracer | None = None,
 ) -> str:
     """Check an input in OpenAI's batch format and send its rows; the job's id when a broker has them all.
 
@@ -59,7 +62,7 @@ async def submit_input(
             metadata=dict(metadata),
         )
         async with JobBoard(settings, catalogue) as board:
-            submission = Submission(settings, catalogue, board)
+            submission = Submission(settings, catalogue, board, tracer)
             job = await submission.order(
                 form, file, lambda: asyncio.to_thread(check_input, file), skip_invalid=skip_invalid
             )

@@ -29,7 +29,7 @@ from aiokafka.errors import KafkaError
 
 from topics.aiokafka_producer import close_producer, open_producer
 from topics.codec import dumps
-from topics.headers import CUSTOM_ID, FLOW, REQUEST_ID, RequestHeaders
+from topics.headers import BAGGAGE, CUSTOM_ID, FLOW, REQUEST_ID, TRACEPARENT, TRACESTATE, RequestHeaders
 from topics.jobs.records import JobOrder, JobRun
 from topics.jobs.rows import BatchRow, RowProblem
 from topics.kafka_settings import KafkaSettings
@@ -97,7 +97,9 @@ class RowSender:
         request_topic: str,
         request_partitions: int,
         reply_topic: str,
+        trace: Mapping[str, str],
     ) -> None:
+        """`trace`: the W3C headers of the span that sends, empty where none is."""
         self._settings = settings
         self._order = order
         self._run = run
@@ -120,6 +122,9 @@ class RowSender:
                 reply_topic=reply_topic,
                 reply_partition=order.reply_partition,
                 job_id=order.job_id,
+                traceparent=trace.get(TRACEPARENT),
+                tracestate=trace.get(TRACESTATE),
+                baggage=trace.get(BAGGAGE),
             ).encode()
             if header[0] != REQUEST_ID
         ]

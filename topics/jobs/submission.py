@@ -16,6 +16,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind, Tracer
+
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue
 from topics.headers import REQUEST_ID
@@ -126,10 +129,16 @@ class _Sending:
 class Submission:
     """One process's work on the sending of one job."""
 
-    def __init__(self, settings: KafkaSettings, catalogue: Catalogue, board: JobBoard) -> None:
+    def __init__(
+        self, settings: KafkaSettings, catalogue: Catalogue, board: JobBoard, tracer: Tracer | None = None
+    ) -> None:
+        """`tracer`: of the span that sends the rows, to which their traces are linked; OpenTelemetry's global one where
+        absent.
+        """
         self._settings = settings
         self._catalogue = catalogue
         self._board = board
+        self._tracer = trace.get_tracer("headrace.client") if tracer is None else tracer
         self._submitter = uuid.uuid4().hex
         self._good = RowSet(0)
         """Rows that this process has checked."""
@@ -251,24 +260,47 @@ class Submission:
             nonlocal sent
             sent = progress.rows
             on_rows(sending.found_before + sent)
+            trace.get_current_span().set_attribute("messaging.batch.message_count", sent)
             update = {"sent_rows": progress.sent_rows, "request_offsets": progress.request_offsets}
             sending.run = await self._advance(sending.run, update)
             return not self._board.jobs[job_id].cancelled
 
         job_id, end = job.order.job_id, sending.watermark
         if not self._board.jobs[job_id].cancelled:
-            topic = self._catalogue.requests(job.order.priority)
+            end = await self._send_rows(job.order, sending, file, on_progress)
+        await self._end(job, sending, end)
+        return sent
+
+    async def _send_rows(
+        self,
+        order: JobOrder,
+        sending: "_Sending",
+        file: InputFile,
+        on_progress: Callable[[SendProgress], Awaitable[bool]],
+    ) -> int:
+        """In a span of their own, which the rows' records name."""
+        topic = self._catalogue.requests(order.priority)
+        attributes = {
+            "messaging.system": "kafka",
+            "messaging.destination.name": topic,
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.client.id": self._settings.client_id,
+            "headrace.flow": order.job_id,
+        }
+        with self._tracer.start_as_current_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes):
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
             async with RowSender(
                 self._settings,
-                job.order,
+                order,
                 sending.run,
                 request_topic=topic,
                 request_partitions=self._board.request_partitions[topic],
                 reply_topic=self._catalogue.replies,
+                trace=carrier,
             ) as sender:
-                end = await sender.send(self._rows(file), sending.wants, on_progress)
-        await self._end(job, sending, end)
-        return sent
+                return await sender.send(self._rows(file), sending.wants, on_progress)
 
     async def stop(self, job: Job) -> None:
         """End the sending of a job that was cancelled and whose submitter is gone. Raises as `send`."""

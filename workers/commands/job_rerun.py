@@ -17,13 +17,19 @@ from topics.jobs.input_file import InputFile, open_input
 from topics.jobs.records import RunKind
 from topics.jobs.reply import Fate
 from topics.jobs.row_set import RowSet
-from topics.jobs.submission import Submission
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments
-from workers.commands.job_bars import progress, stderr
+from workers.commands.job_bars import stderr
 from workers.commands.job_connection import JobDesk, duration_s, explained_jobs, job_desk, known_job
 from workers.commands.job_input import add_table_arguments, checked_input, row_template
-from workers.commands.job_sending import add_waiting_arguments, check_waiting, send_rows, tell_sent, wait_and_tell
+from workers.commands.job_sending import (
+    add_waiting_arguments,
+    check_waiting,
+    send_rows,
+    submitting,
+    tell_sent,
+    wait_and_tell,
+)
 
 __all__ = ["add_rerun_arguments", "rerun"]
 
@@ -102,8 +108,7 @@ async def _send(
     file: InputFile,
     console: Console,
 ) -> Job:
-    submission = Submission(desk.settings, desk.catalogue, desk.board)
-    with progress(console) as bars:
+    async with submitting(desk, console) as (submission, bars):
         if rows is not None:
             checked = await checked_input(file, bars)
             # Rows that were refused at submission can't be sent this time either.

@@ -4,6 +4,8 @@ Not a command itself.
 """
 
 import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,12 +17,13 @@ from topics.jobs.row_set import RowSet
 from topics.jobs.state import batch_object
 from topics.jobs.submission import Submission
 from workers.cli import UsageError
+from workers.commands.client_tracing import client_tracer
 from workers.commands.job_bars import answered_bar, progress
 from workers.commands.job_connection import JobDesk
 from workers.commands.job_view import print_json, summary
 from workers.commands.job_waiting import wait_for_job
 
-__all__ = ["add_waiting_arguments", "check_waiting", "send_rows", "tell_sent", "wait_and_tell"]
+__all__ = ["add_waiting_arguments", "check_waiting", "send_rows", "submitting", "tell_sent", "wait_and_tell"]
 
 
 def add_waiting_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +37,14 @@ def check_waiting(arguments: argparse.Namespace) -> None:
     """Raises `UsageError`."""
     if (arguments.output or arguments.errors or arguments.in_order) and not arguments.wait:
         raise UsageError("--output, --errors and --in-order need --wait; `headrace results` writes files later")
+
+
+@asynccontextmanager
+async def submitting(desk: JobDesk, console: Console) -> AsyncIterator[tuple[Submission, Progress]]:
+    """A submission, whose span is exported where that is asked for, and its bars."""
+    async with client_tracer("headrace-submit") as tracer:
+        with progress(console) as bars:
+            yield Submission(desk.settings, desk.catalogue, desk.board, tracer), bars
 
 
 async def send_rows(submission: Submission, job: Job, file: InputFile, bars: Progress) -> int:

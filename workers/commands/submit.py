@@ -24,14 +24,21 @@ from topics.jobs.input_file import InputFile, open_input
 from topics.jobs.records import JobUsage
 from topics.jobs.row_ids import check_job_id, derived_job_id
 from topics.jobs.state import Standing, batch_object
-from topics.jobs.submission import OrderForm, Submission, retention_warnings
+from topics.jobs.submission import OrderForm, retention_warnings
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments
 from workers.commands.job_bars import progress, stderr
 from workers.commands.job_connection import JobDesk, duration_s, explained_jobs, job_desk
 from workers.commands.job_estimate import estimate, print_estimate
 from workers.commands.job_input import add_table_arguments, checked_input, row_template
-from workers.commands.job_sending import add_waiting_arguments, check_waiting, send_rows, tell_sent, wait_and_tell
+from workers.commands.job_sending import (
+    add_waiting_arguments,
+    check_waiting,
+    send_rows,
+    submitting,
+    tell_sent,
+    wait_and_tell,
+)
 from workers.commands.job_view import print_json
 
 __all__ = ["add_arguments", "run"]
@@ -88,8 +95,7 @@ async def _submit(arguments: argparse.Namespace, form: OrderForm, file: InputFil
         async with KafkaAdmin(desk.settings) as admin:
             for warning in await retention_warnings(admin, desk.catalogue, form.priority, form.completion_window_s):
                 console.print(f"warning: {warning}", soft_wrap=True)
-        submission = Submission(desk.settings, desk.catalogue, desk.board)
-        with progress(console) as bars:
+        async with submitting(desk, console) as (submission, bars):
             job = await submission.order(
                 form, file, lambda: checked_input(file, bars), skip_invalid=arguments.skip_invalid
             )
