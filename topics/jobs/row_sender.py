@@ -85,6 +85,10 @@ class _Prefix:
         return cls(digest.hex().encode(), int.from_bytes(digest, "big"))
 
 
+_PlacedRow = tuple[BatchRow | RowProblem, int, bytes | None]
+"""A row, its partition, its record's key."""
+
+
 class RowSender:
     """An async context manager for one run of one job."""
 
@@ -175,32 +179,31 @@ class RowSender:
         await self._acknowledged(underway, on_progress)
         return underway.end_row
 
-    def _stretches(self, rows: Iterable[BatchRow | RowProblem]) -> Iterator[list[tuple[BatchRow | RowProblem, int]]]:
-        """Rows with their partitions, some thousand at a time."""
-        stretch: list[tuple[BatchRow | RowProblem, int]] = []
+    def _stretches(self, rows: Iterable[BatchRow | RowProblem]) -> Iterator[list[_PlacedRow]]:
+        """Rows with their places, some thousand at a time."""
+        stretch: list[_PlacedRow] = []
         size = 0
         for row in rows:
             if isinstance(row, BatchRow):
-                stretch.append((row, self._partition_of(row)))
+                prefix = self._prefix_of(row)
+                stretch.append((row, self._next_partition(prefix), prefix.key))
                 size += len(row.body)
             else:
-                stretch.append((row, 0))
+                stretch.append((row, 0, None))
             if len(stretch) == _STRETCH_ROWS or size >= _STRETCH_BYTES:
                 yield stretch
                 stretch, size = [], 0
         if stretch:
             yield stretch
 
-    async def _hand_over_stretch(
-        self, stretch: Sequence[tuple[BatchRow | RowProblem, int]], wanted: Callable[[int], bool]
-    ) -> _Stretch:
+    async def _hand_over_stretch(self, stretch: Sequence[_PlacedRow], wanted: Callable[[int], bool]) -> _Stretch:
         acknowledgements: list[tuple[int, int, asyncio.Future[Any]]] = []
         try:
             async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
-                for row, partition in stretch:
+                for row, partition, key in stretch:
                     if isinstance(row, BatchRow) and wanted(row.row):
                         self._rows += 1
-                        if (full := self._append(row, partition)) is not None:
+                        if (full := self._append(row, partition, key)) is not None:
                             acknowledgements.append(await self._hand_over(partition, full))
                 for partition, batch in list(self._batches.items()):
                     acknowledgements.append(await self._hand_over(partition, batch))
@@ -209,11 +212,11 @@ class RowSender:
         self._batches.clear()
         return _Stretch(stretch[-1][0].row + 1, acknowledgements)
 
-    def _append(self, row: BatchRow, partition: int) -> tuple[Any, int] | None:
+    def _append(self, row: BatchRow, partition: int, key: bytes | None) -> tuple[Any, int] | None:
         """Put a row into its partition's batch; the batch before it if that one is full now."""
         batch, rows = self._batches.get(partition) or (self._producer.create_batch(), 0)
         full = None
-        key, headers = self._prefix_of(row).key, self._headers(row)
+        headers = self._headers(row)
         if batch.append(timestamp=None, key=key, value=row.body, headers=headers) is None:
             full = (batch, rows)
             batch, rows = self._producer.create_batch(), 0
@@ -254,9 +257,8 @@ class RowSender:
             known = self._prefixes[row.shared_prefix] = _Prefix.of(row.shared_prefix, self._order.tenant)
         return known
 
-    def _partition_of(self, row: BatchRow) -> int:
-        prefix = self._prefix_of(row)
-        turn = prefix.dealt // (_TOGETHER if row.shared_prefix else 1)
+    def _next_partition(self, prefix: "_Prefix") -> int:
+        turn = prefix.dealt // (1 if prefix.key is None else _TOGETHER)
         prefix.dealt += 1
         return (prefix.home + turn) % self._partitions
 

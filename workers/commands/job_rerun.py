@@ -7,6 +7,7 @@ The rows' bodies are not kept in Kafka for ever, so the input is read again; it 
 
 import argparse
 import asyncio
+import time
 
 from rich.console import Console
 
@@ -108,6 +109,7 @@ async def _send(
     file: InputFile,
     console: Console,
 ) -> Job:
+    begun_s = time.monotonic()
     async with submitting(desk, console) as (submission, bars):
         if rows is not None:
             checked = await checked_input(file, bars)
@@ -119,5 +121,5 @@ async def _send(
             await submission.begin(job, kind, again, window_s)
         sent = await send_rows(submission, desk.board.jobs[job.order.job_id], file, bars)
     job = desk.board.jobs[job.order.job_id]
-    tell_sent(job, sent, console)
+    tell_sent(job, sent, time.monotonic() - begun_s, console)
     return job

@@ -26,6 +26,9 @@ from workers.commands.job_waiting import wait_for_job
 __all__ = ["add_waiting_arguments", "check_waiting", "send_rows", "submitting", "tell_sent", "wait_and_tell"]
 
 
+_PACED_ROWS = 1_000
+
+
 def add_waiting_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="until every row is answered")
     parser.add_argument("--output", type=Path, metavar="FILE", help="of the answered rows (with --wait)")
@@ -56,9 +59,12 @@ async def send_rows(submission: Submission, job: Job, file: InputFile, bars: Pro
     return await submission.send(job, file, lambda rows: bars.update(bar, completed=rows))
 
 
-def tell_sent(job: Job, sent: int, console: Console) -> None:
+def tell_sent(job: Job, sent: int, seconds: float, console: Console) -> None:
+    """`seconds`: since the check of the input began."""
     job_id = job.order.job_id
-    console.print(f"{job_id}: {sent:,} rows sent", soft_wrap=True)
+    # Of a few rows it would say how long it takes to connect.
+    pace = f" in {seconds:.1f} s ({sent / seconds:,.0f} rows/s, with the check)" if sent >= _PACED_ROWS else ""
+    console.print(f"{job_id}: {sent:,} rows sent{pace}", soft_wrap=True)
     if job.cancelled:
         console.print(f"{job_id} was cancelled: `headrace resume {job_id}` runs the rest later", soft_wrap=True)
 

@@ -14,6 +14,7 @@ turns with other jobs. When the completion window closes, rows that have not run
 
 import argparse
 import asyncio
+import time
 
 from rich.console import Console
 
@@ -95,13 +96,14 @@ async def _submit(arguments: argparse.Namespace, form: OrderForm, file: InputFil
         async with KafkaAdmin(desk.settings) as admin:
             for warning in await retention_warnings(admin, desk.catalogue, form.priority, form.completion_window_s):
                 console.print(f"warning: {warning}", soft_wrap=True)
+        begun_s = time.monotonic()
         async with submitting(desk, console) as (submission, bars):
             job = await submission.order(
                 form, file, lambda: checked_input(file, bars), skip_invalid=arguments.skip_invalid
             )
             sent = await send_rows(submission, job, file, bars)
         job = desk.board.jobs[form.job_id]
-        tell_sent(job, sent, console)
+        tell_sent(job, sent, time.monotonic() - begun_s, console)
         if not arguments.wait:
             if arguments.json:
                 print_json(batch_object(job, _unanswered(job)))
