@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.conftest import read_topic
 from tests.integration.jobs.conftest import CommandLine
-from tests.integration.jobs.test_results import check_files, names, standing, until
+from tests.integration.jobs.test_results import check_files, names, standing
 from tests.integration.jobs.test_submit import form, sent_ids, submit
 from tests.integration.sleeping_workers import SleepingWorkers
 from topics.jobs.cancelling import cancel_job
@@ -46,7 +46,7 @@ async def sending_begun(desk: JobDesk) -> None:
     async with asyncio.timeout(120):
         # What another process writes is polled: nothing here could be told of it.
         while not any((await end_offsets(desk.settings, topic, range(3))).values()):  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
 
 async def stopped_in_the_middle(desk: JobDesk, command_line: CommandLine, path: Path) -> Process:
@@ -66,7 +66,14 @@ async def cancelled(desk: JobDesk) -> None:
     async with asyncio.timeout(60):
         while not desk.board.jobs["job"].cancelled:
             await desk.board.refresh()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
+
+
+async def until(desk: JobDesk, rows: int) -> None:
+    """Wait for so many rows to have their fate. Seldom looked for: each look counts all replies anew."""
+    async with asyncio.timeout(120):
+        while (now := await standing(desk)).total - now.pending < rows:
+            await asyncio.sleep(0.5)
 
 
 async def finals(desk: JobDesk) -> Counter[int]:
