@@ -72,7 +72,7 @@ async def cancelled(desk: JobDesk) -> None:
 async def until(desk: JobDesk, rows: int) -> None:
     """Wait for so many rows to have their fate. Seldom looked for: each look counts all replies anew."""
     async with asyncio.timeout(120):
-        while (now := await standing(desk)).total - now.pending < rows:
+        while (now := await standing(desk)).total - now.pending < rows:  # noqa: ASYNC110 - others write it
             await asyncio.sleep(0.5)
 
 
