@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from topics.aiokafka_producer import KafkaUnavailableError
@@ -79,13 +80,17 @@ async def wait_for_job(
             await keeper.keep(finalizing_at_ms=finalizing_ms)
             await asyncio.to_thread(write_results, collection, output, errors, in_order=in_order)
             journal.path.unlink()
-        await keeper.keep(
+        ended = replace(
+            standing,
             finalizing_at_ms=finalizing_ms,
             ended_at_ms=now_ms(),
             output=_full_name(output),
             errors=_full_name(errors),
         )
-        return standing
+        await keeper.keep(
+            finalizing_at_ms=finalizing_ms, ended_at_ms=ended.ended_at_ms, output=ended.output, errors=ended.errors
+        )
+        return ended
 
 
 def _full_name(path: Path | None) -> str | None:

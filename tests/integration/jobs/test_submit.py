@@ -86,7 +86,8 @@ async def test_rows_carry_the_trace_of_the_span_that_sends_them(desk: JobDesk, t
     assert span.context is not None
     assert (span.name, (span.attributes or {})["messaging.batch.message_count"]) == (f"send {topic}", 3)
     sent = await read_topic(desk.settings.bootstrap_servers, topic)
-    expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+    expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+    assert span.context.trace_flags.sampled
     assert [dict(record.headers)["traceparent"].decode() for record in sent] == [expected] * 3
 
 
