@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from opentelemetry.trace import Tracer
 
+from topics.extras import how_to_install
 from workers.telemetry.telemetry import otlp_is_wanted, tracer_provider
 
 __all__ = ["client_tracer"]
@@ -26,7 +27,7 @@ async def client_tracer(service_name: str) -> AsyncIterator[Tracer | None]:
     try:
         provider = tracer_provider(service_name=service_name)
     except ModuleNotFoundError as error:
-        log.warning("the producer's span is not exported (no %s): pip install 'headrace[worker]'", error.name)
+        log.warning("the producer's span is not exported (no %s): %s", error.name, how_to_install("worker"))
         yield None
         return
     try:
