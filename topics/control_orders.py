@@ -51,9 +51,9 @@ class Cancel:
         """Ends `RequestError.cancelled`'s sentence. Nobody is told another's names."""
         return "by its caller" if self.scope == "request" else f"with all of its {self.scope}"
 
-    def covers(self, request_id: str, job_id: str | None, tenant: str, timestamp_ms: int) -> bool:
+    def covers(self, request_id: str, job_id: str | None, tenant: str, sent_ms: int) -> bool:
         named = {"request": request_id, "job": job_id, "tenant": tenant}[self.scope]
-        return named == self.name and timestamp_ms <= self.before_ms
+        return named == self.name and sent_ms <= self.before_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ class ControlOrders:
                 pass
         return read
 
-    def cancelling(self, request_id: str, job_id: str | None, tenant: str, timestamp_ms: int) -> Cancel | None:
-        """The order that stops a request which the broker took at `timestamp_ms`. Some tenths of a microsecond."""
+    def cancelling(self, request_id: str, job_id: str | None, tenant: str, sent_ms: int) -> Cancel | None:
+        """The order that stops a request which was sent at `sent_ms` (`RequestHeaders.sent_ms`). Some tenths of a microsecond."""
         if not self._cancels:
             return None
         names = (
@@ -140,7 +140,7 @@ class ControlOrders:
             if name is None or not self._scopes[scope]:
                 continue
             found = self._cancels.get((scope, name))
-            if found is not None and timestamp_ms <= found.cancel.before_ms:
+            if found is not None and sent_ms <= found.cancel.before_ms:
                 return found.cancel
         return None
 

@@ -232,8 +232,8 @@ class Delivery:
         self._telemetry.arrived(arrival)
         self._computing.put(arrival)
         # An order may have come since ingress looked; one to another class is obeyed here alone.
-        headers, timestamp_ms = arrival.headers, arrival.record.timestamp_ms
-        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
+        headers = arrival.headers
+        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, arrival.sent_ms)
         if order is not None:
             self._computing.put(Cancelled((order,)))
 

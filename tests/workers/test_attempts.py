@@ -356,3 +356,16 @@ async def test_a_journal_that_takes_nothing_any_more_ends_the_worker_and_stops_n
     rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
     assert [type(error) for error in rig.broken] == [ProducerStoppedError] * 3
     assert rig.attempts.statistics().begun == 0
+
+
+async def test_of_those_that_wait_for_room_who_has_ended_is_not_begun_and_the_others_are_in_their_order() -> None:
+    rig = AttemptRig()
+    first, ends, last = arrivals(P1, P1, P1)
+    for arrival in (first, ends, last):
+        rig.attempts.take(arrival)
+    rig.journal.room.clear()
+    for arrival in (first, ends, last):
+        rig.attempts.stage(StageJob(0, arrival))
+    assert rig.attempts.ending(ends).beside == ()
+    await there_is_room(rig, last)
+    assert [record for record, _ in rig.journal.written] == [first.id, last.id]

@@ -11,6 +11,7 @@ from scheduling.priority import PriorityClass
 from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
 from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.errors import RequestError
 from topics.replies import OutboundRecord
 from workers.answers.egress import Egress
 from workers.answers.reply_stream import StreamStart
@@ -287,3 +288,23 @@ def _logprobs(record: OutboundRecord) -> list[Any]:
     assert record.value is not None
     found = orjson.loads(record.value)["choices"][0]["logprobs"]
     return [] if found is None else list(found["content"])
+
+
+async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("stream")
+    ended = [replace(arrival, record=replace(arrival.record, id=arrival.id._replace(offset=1 + n))) for n in range(500)]
+    cancelled = Ending(RequestError.cancelled(), Timeline(arrived_s=0.0, ended_s=1.0), 0, 0)
+    for each in ended:
+        scene.outbox.ended(each, None, cancelled)
+    running = asyncio.create_task(scene.egress.run())
+    scene.egress.notify()
+    await until(lambda: len(scene.writer.terminals) > 0)
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.egress.notify()
+    await until(lambda: len(scene.deltas.sent) == 1)
+    assert len(scene.writer.terminals) < len(ended)
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    assert [terminal.record.id for terminal in scene.writer.terminals] == [each.id for each in ended]
+    assert all(terminal.in_bulk for terminal in scene.writer.terminals)

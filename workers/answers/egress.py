@@ -6,10 +6,13 @@ offsets or the engine's state. Runs on the event loop.
 One delta record is not one token: the first goes at once, later ones by time and size (`EgressConfig`). When the
 broker is slow and the delta producer has no room, streams coalesce; when terminal replies pile up undelivered, the
 outbox is full and the engine dispatches nothing new.
+
+An order may end thousands of requests at once. Their errors are made a few at a time, between others' words.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -44,6 +47,8 @@ __all__ = ["Egress"]
 
 _PUBLICATIONS_A_TURN = 32
 """Some milliseconds."""
+_ENDED_IN_BULK = frozenset({"cancelled", "expired"})
+"""Errors by an order or the clock: they seldom come alone."""
 
 
 class Egress:
@@ -80,6 +85,8 @@ class Egress:
         self._revoked: dict[tuple[str, int], int] = {}
         """The last epoch of each partition that is gone or was gone."""
         self._replies: dict[RecordId, GrowingReply] = {}
+        self._ended_in_bulk: deque[Publication] = deque()
+        """To be answered after what else there is. Bounded as the outbox is: their bytes count there."""
         self._news = asyncio.Event()
         self._closing = False
 
@@ -96,17 +103,28 @@ class Egress:
         while not self._closing:
             await self._wait()
             self._news.clear()
-            await self._publish_all()
+            await self._publish_new()
+            await self._publish_in_bulk()
             await self._send_due()
         # The engine has stopped: what it left is all there will be.
-        await self._publish_all()
+        await self._publish_new()
+        while self._ended_in_bulk:
+            await self._publish_in_bulk()
 
-    async def _publish_all(self) -> None:
+    async def _publish_new(self) -> None:
         for number, publication in enumerate(self._outbox.take_all(), start=1):
-            await self._publish(publication)
+            if publication.ending is not None and _in_bulk(publication.ending):
+                self._ended_in_bulk.append(publication)
+            else:
+                await self._publish(publication)
             if number % _PUBLICATIONS_A_TURN == 0:
-                # Thousands may end at once, by an order to cancel: heartbeats and records must get their turn.
+                # Heartbeats and records must get their turn.
                 await asyncio.sleep(0)
+
+    async def _publish_in_bulk(self) -> None:
+        """Some of them."""
+        for _ in range(min(_PUBLICATIONS_A_TURN, len(self._ended_in_bulk))):
+            await self._publish(self._ended_in_bulk.popleft())
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""
@@ -121,7 +139,11 @@ class Egress:
             reply = letter.encode(self._topics.dead_letters)
         last = self._attempts.refused(record)
         self._writers[refusal.origin_class].put(
-            Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
+            Terminal(
+                *(reply, record, refusal.epoch, refusal.origin_class, last.written),
+                beside=last.beside,
+                in_bulk=error.code in _ENDED_IN_BULK,
+            )
         )
 
     def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
@@ -154,13 +176,16 @@ class Egress:
     # --- deltas ---------------------------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
+        if self._ended_in_bulk:
+            return await asyncio.sleep(0)
         dues = (stream.due_s(self._interval_s, self._max_tokens) for _, stream in self._streams())
         soonest_s = min((due_s for due_s in dues if due_s is not None), default=None)
         try:
             async with asyncio.timeout(None if soonest_s is None else max(0.0, soonest_s - time.monotonic())):
                 await self._news.wait()
         except TimeoutError:
-            return  # a delta is due
+            return None  # a delta is due
+        return None
 
     async def _send_due(self) -> None:
         now_s = time.monotonic()
@@ -316,6 +341,7 @@ class Egress:
                 beside,
                 instead=instead,
                 moves=moves,
+                in_bulk=_in_bulk(ending),
             )
         )
 
@@ -351,6 +377,11 @@ class Egress:
             traceparent=None if headers is None else headers.traceparent,
             tracestate=None if headers is None else headers.tracestate,
         )
+
+
+def _in_bulk(ending: Ending) -> bool:
+    """Perhaps with thousands of others."""
+    return isinstance(ending.reason, Moved) or (ending.error is not None and ending.error.code in _ENDED_IN_BULK)
 
 
 def _all_of(*acknowledgements: asyncio.Future[Any] | None) -> asyncio.Future[Any] | None:

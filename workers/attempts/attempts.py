@@ -190,14 +190,17 @@ class Attempts:
         newest = self._last_of.get((record.topic, record.partition))
         return newest is not None and newest[1] == epoch
 
-    def _withdraw(self, whose: Callable[[ArrivalKey], bool]) -> None:
+    def _withdraw(self, key: ArrivalKey) -> None:
         """What ended, or went to another worker, before it was begun never begins: nothing would take its note away."""
-        for job in self._due.withdraw(lambda job: whose(arrival_key(job.arrival))):
+        asked = self._asked.pop(key, None)
+        for job in (*self._due.withdraw(key), *(asked or ())):
             self._gate.dropped(job)
-        for key in [key for key in self._asked if whose(key)]:
-            for job in self._asked.pop(key):
-                self._gate.dropped(job)
+        if asked is not None:
             self._suspects.withdraw(key)
+
+    def _withdraw_all(self, whose: Callable[[ArrivalKey], bool] = lambda _: True) -> None:
+        for key in [key for key in (*self._due.keys(), *self._asked) if whose(key)]:
+            self._withdraw(key)
 
     def _begin(self, arrival: Arrival) -> None:
         key = arrival_key(arrival)
@@ -313,7 +316,7 @@ class Attempts:
     def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
         key = arrival_key(arrival)
-        self._withdraw(lambda each: each == key)
+        self._withdraw(key)
         begun = self._begun.get(key)
         if begun is not None:
             begun.ending = True
@@ -343,7 +346,7 @@ class Attempts:
         def was_of(key: ArrivalKey) -> bool:
             return (key[0].topic, key[0].partition, key[1]) == partition
 
-        self._withdraw(was_of)
+        self._withdraw_all(was_of)
         newest = self._last_of.get((partition.topic, partition.partition))
         if newest is not None and was_of(newest):
             del self._last_of[partition.topic, partition.partition]
@@ -359,7 +362,7 @@ class Attempts:
 
     def give_back(self) -> None:
         """The worker ends in order, with all that it has not answered; its engine has stopped."""
-        self._withdraw(lambda _: True)
+        self._withdraw_all()
         for begun in self._begun.values():
             if not begun.ending:
                 self._write_last(begun)

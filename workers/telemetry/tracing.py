@@ -352,7 +352,9 @@ class RequestTracer:
 
 
 def _why_kept(ending: Ending, reply: ReplySent, missed: Sequence[str]) -> str | None:
-    if ending.error is not None or not reply.committed:
+    """None: for no reason of its own. Who is cancelled is no fault, and is seldom alone."""
+    failed = ending.error is not None and ending.error.code != "cancelled"
+    if failed or not reply.committed:
         return "error"
     return "slo" if missed else None
 
