@@ -98,6 +98,14 @@ class ControlOrders:
         """Of the last order, or end of one, that was read: not of what workers say of themselves."""
         self._given_up = self._unreadable = 0
 
+    def forget_all(self) -> None:
+        """The topic is another one: nothing that it said is in force."""
+        self.standing.clear()
+        self._cancels.clear()
+        self._scopes = dict.fromkeys(self._scopes, 0)
+        self.workers.clear()
+        self.last_offset = -1
+
     def take(
         self, record: InboundRecord, now_ms: int
     ) -> Cancel | StandingOrder | DrainOrder | Ended | WorkerState | None:

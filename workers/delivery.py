@@ -257,6 +257,7 @@ class Delivery:
         """A terminal reply has left the worker, one way or the other."""
         publication = settled.terminal.publication
         self.attempts.settled(settled.terminal.record, settled.terminal.epoch)
+        self._giving_up.settled((settled.terminal.record.id, settled.terminal.epoch))
         delivered = settled.fate is Fate.DELIVERED
         met = self._telemetry.settled(settled) if delivered else {}
         if publication is None:

@@ -354,7 +354,7 @@ class Attempts:
         for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
             self._prior.pop(key, None)
             begun = self._begun.pop(key, None)
-            if begun is not None and not begun.ending:
+            if begun is not None:
                 self._write_last(begun)
             self._next_suspect(key)
         for job, attempt in waiting:
@@ -364,8 +364,7 @@ class Attempts:
         """The worker ends in order, with all that it has not answered; its engine has stopped."""
         self._withdraw_all()
         for begun in self._begun.values():
-            if not begun.ending:
-                self._write_last(begun)
+            self._write_last(begun)
 
     async def given_back(self) -> None:
         """Return when the last notes of what was given back are acknowledged."""
@@ -373,6 +372,7 @@ class Attempts:
             await asyncio.wait(self._given_back)
 
     def _write_last(self, begun: _Begun) -> None:
+        """Also of one whose reply is on its way: it may not arrive. If it does, its next owner takes the note away."""
         if not self._journal.has_room:
             return  # the broker is away: the next owner will count a crash
         written = self._write(begun.arrival, replace(begun.note, running=False))
