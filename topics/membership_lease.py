@@ -5,8 +5,8 @@ Knows when the group last confirmed the membership. Does not know Kafka, or what
 
 The group gives partitions away when it has not heard of a member for a session time-out. So until then, counted from
 the sending of the last heartbeat or question for an assignment that was answered, nobody else owns them; afterwards
-perhaps somebody does. A process that was stopped and wakes up finds its lease expired, before anybody tells it: also one
-that was stopped between an answer and what it does with it, for not the doing counts.
+perhaps somebody does. A process that was stopped and wakes up finds its lease expired, before anybody tells it: also
+one that was stopped between an answer and what it does with it.
 """
 
 import time

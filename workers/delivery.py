@@ -144,7 +144,7 @@ class Delivery:
             self.deltas,
             LogReader(kafka, "deltas-told"),
             topics.deltas,
-            context=lambda message: self.egress.context_of(message.job.arrival),
+            context=lambda message: self.egress.contexts.of(message.job.arrival),
             new_detokenizer=computing.new_detokenizer,
             let_in=computing.put,
         )

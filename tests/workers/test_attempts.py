@@ -369,3 +369,31 @@ async def test_of_those_that_wait_for_room_who_has_ended_is_not_begun_and_the_ot
     assert rig.attempts.ending(ends).beside == ()
     await there_is_room(rig, last)
     assert [record for record, _ in rig.journal.written] == [first.id, last.id]
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+async def test_who_gives_back_what_is_answered_and_not_delivered_blames_it_for_nothing(at_the_end: bool) -> None:
+    """Its reply may still arrive, or the next owner runs it again."""
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    assert rig.attempts.ending(arrival).beside, "its reply takes the note away"
+    if at_the_end:
+        rig.attempts.give_back()
+    else:
+        rig.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch))
+    assert [note.running for _, note in rig.journal.written] == [True, False]
+    last = PriorAttempts(rig.journal.written[-1][1], ended=False)
+    assert last.crashes == 0
+
+
+async def test_who_was_answered_in_time_leaves_no_note() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.attempts.ending(arrival)
+    rig.attempts.settled(arrival.record, arrival.epoch)
+    rig.attempts.give_back()
+    assert [note.running for _, note in rig.journal.written] == [True]

@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,16 +22,16 @@ from scheduling.priority import PriorityClass
 from topics.attempt_notes import PriorAttempts
 from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
-from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
 from topics.record import RecordId
-from topics.replies import OutboundRecord, ReplyContext
+from topics.replies import OutboundRecord
 from topics.requeue import moved_record
 from topics.stage_times import StageTimes
 from workers.answers.answer_logprobs import AnswerLogprobs
 from workers.answers.detokenizer import Detokenizer
 from workers.answers.growing_reply import GrowingReply
 from workers.answers.reply_body import ReplyBody, error_body
+from workers.answers.reply_contexts import ReplyContexts
 from workers.answers.reply_stream import ReplyStream
 from workers.answers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
 from workers.answers.usage import UsageWriter
@@ -76,6 +77,7 @@ class Egress:
         self._groups = groups
         self._new_detokenizer = new_detokenizer
         self._attempts = attempts
+        self.contexts = ReplyContexts(topics, attempts.number)
         self._token_bytes = token_bytes
         self._clock = WallClock()
         self._on_tokens = on_tokens
@@ -131,7 +133,7 @@ class Egress:
         record, error = refusal.record, refusal.error
         reply: OutboundRecord
         if refusal.answerable:
-            reply = self._context(refusal.address).error(error_body(error))
+            reply = self.contexts.of_refused(refusal.address).error(error_body(error))
         else:
             letter = DeadLetter.of(
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
@@ -149,7 +151,7 @@ class Egress:
     def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
         """Answer a request that ends its workers, and keep it among the dead letters."""
         error = RequestError.crashed(prior.crashes)
-        reply = self.context_of(arrival).error(error_body(error))
+        reply = self.contexts.of(arrival).error(error_body(error))
         letter = DeadLetter.of(
             arrival.record,
             group=self._groups[arrival.origin_class],
@@ -230,7 +232,7 @@ class Egress:
 
     def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
         body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
-        return GrowingReply(self.context_of(arrival), body, self._attempts.start_of(arrival))
+        return GrowingReply(self.contexts.of(arrival), body, self._attempts.start_of(arrival))
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop else self._new_detokenizer()
@@ -263,7 +265,7 @@ class Egress:
         arrival, told = publication.arrival, None
         assert ending.error is not None
         if reply is None:
-            context = self.context_of(arrival)
+            context = self.contexts.of(arrival)
         else:
             del self._replies[arrival.id]
             context, told = reply.context, reply.last_acknowledgement
@@ -293,21 +295,20 @@ class Egress:
             self._send(reply, reply.body.usage_chunk(**tokens), ())
         stages = self._stages(publication.arrival, whole)
         final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
-        too_large = partial(reply.context.error, error_body(RequestError.answer_too_large()), stages)
-        self._put(publication, final, reply.last_acknowledgement, instead=too_large)
+        self._put(publication, final, reply.last_acknowledgement, instead=RequestError.answer_too_large())
 
     async def _move(self, publication: Publication, moved: Moved) -> None:
         """It waits in another class from now on, and is answered from there."""
         arrival, told = publication.arrival, None
         self._replies.pop(arrival.id, None)
-        context = self.context_of(arrival)
+        context = self.contexts.of(arrival)
         if context.attempt > 1:
             # The attempts before may have begun its stream, and nobody there knows of them.
             await self._room()
             told = self._deltas.send(context.begins_again())
         record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
         refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
-        self._put(publication, record, told, instead=partial(context.error, error_body(refused)), moves=True)
+        self._put(publication, record, told, instead=refused)
 
     def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
         return stage_times(arrival, ending.timeline, self._clock)
@@ -318,32 +319,39 @@ class Egress:
         reply: OutboundRecord,
         told: asyncio.Future[Any] | None,
         *,
-        instead: Callable[[], OutboundRecord] | None = None,
-        moves: bool = False,
+        instead: RequestError | None = None,
     ) -> None:
-        """`told`: the acknowledgement of its last delta. `instead`, `moves`: see `Terminal`."""
-        arrival = publication.arrival
-        last = self._attempts.ending(arrival)
-        after = _all_of(told, last.written)
-        beside = last.beside
-        ending = publication.ending
+        """`told`: the acknowledgement of its last delta. `instead`: what it is answered with if no topic of ours takes
+        the reply."""
+        arrival, ending = publication.arrival, publication.ending
         assert ending is not None, f"{arrival.id} has not ended"
-        if self._usage is not None and not isinstance(ending.reason, Moved):
-            beside = (*beside, self._usage.record(arrival, publication.prepared, ending, reply.attempt))
-        self._writers[arrival.origin_class].put(
-            Terminal(
-                reply,
-                arrival.record,
-                arrival.epoch,
-                arrival.origin_class,
-                after,
-                publication,
-                beside,
-                instead=instead,
-                moves=moves,
-                in_bulk=_in_bulk(ending),
-            )
+        last = self._attempts.ending(arrival)
+        terminal = Terminal(
+            *(reply, arrival.record, arrival.epoch, arrival.origin_class, _all_of(told, last.written), publication),
+            beside=(*last.beside, *self._usage_of(publication, reply)),
+            moves=isinstance(ending.reason, Moved),
+            in_bulk=_in_bulk(ending),
         )
+        if instead is not None:
+            failed = partial(self._failed, terminal, last.beside, publication, instead)
+            terminal = replace(terminal, instead=failed)
+        self._writers[arrival.origin_class].put(terminal)
+
+    def _failed(
+        self, terminal: Terminal, beside: tuple[OutboundRecord, ...], publication: Publication, error: RequestError
+    ) -> Terminal:
+        """In the place of that reply, which did not end the request: the publication says so from now on, too."""
+        assert publication.ending is not None, "a reply was put"
+        publication.ending = replace(publication.ending, reason=error)
+        stages = self._stages(publication.arrival, publication.ending)
+        reply = self.contexts.of(publication.arrival).error(error_body(error), stages)
+        return replace(terminal, reply=reply, beside=(*beside, *self._usage_of(publication, reply)), moves=False)
+
+    def _usage_of(self, publication: Publication, reply: OutboundRecord) -> tuple[OutboundRecord, ...]:
+        ending = publication.ending
+        if self._usage is None or ending is None or isinstance(ending.reason, Moved):
+            return ()
+        return (self._usage.record(publication.arrival, publication.prepared, ending, reply.attempt),)
 
     async def _send_last_deltas(self, reply: GrowingReply, stream: ReplyStream, reason: FinishReason) -> None:
         """Unless an earlier attempt has told them."""
@@ -355,28 +363,9 @@ class Egress:
         await self._room()
         self._send_delta(reply, stream, reason)
 
-    def context_of(self, arrival: Arrival) -> ReplyContext:
-        """Of all replies to this attempt."""
-        return self._context(arrival.headers.reply_address, arrival)
-
     async def _room(self) -> None:
         while not self._deltas.has_room:
             await self._deltas.wait_for_room()
-
-    def _context(self, address: ReplyAddress, arrival: Arrival | None = None) -> ReplyContext:
-        headers = None if arrival is None else arrival.headers
-        return ReplyContext(
-            request_id=address.request_id,
-            attempt=1 if arrival is None else self._attempts.number(arrival),
-            delta_topic=self._topics.deltas,
-            reply_topic=address.topic or self._topics.replies,
-            reply_partition=address.partition,
-            correlation_id=address.correlation_id,
-            job_id=None if headers is None else headers.job_id,
-            custom_id=None if headers is None else headers.custom_id,
-            traceparent=None if headers is None else headers.traceparent,
-            tracestate=None if headers is None else headers.tracestate,
-        )
 
 
 def _in_bulk(ending: Ending) -> bool:

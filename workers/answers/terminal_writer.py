@@ -60,8 +60,8 @@ class Terminal:
     """None: refused at ingress, so the engine never knew it."""
     beside: tuple[OutboundRecord, ...] = ()
     """See `TerminalReply`."""
-    instead: Callable[[], OutboundRecord] | None = None
-    """The error that takes its place if no topic of ours takes it. None: it is one, and small enough for any."""
+    instead: "Callable[[], Terminal] | None" = None
+    """What takes its place if no topic of ours takes it: an error. None: it is one, and small enough for any."""
     moves: bool = False
     """No reply, but the request itself on its way into another class."""
     in_bulk: bool = False
@@ -135,7 +135,7 @@ class TerminalWriter:
         self._ready.delivered(len(batch), time.monotonic() - sent_s)
         for terminal, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, RecordRefusedError):
-                fate = await self._send_elsewhere(terminal, outcome)
+                terminal, fate = await self._send_elsewhere(terminal, outcome)
             else:
                 fate = outcome
             self._on_settled(Settled(terminal, fate, sent_s, time.monotonic()))
@@ -144,9 +144,10 @@ class TerminalWriter:
             self._idle.set()
             self._news.set()
 
-    async def _send_elsewhere(self, terminal: Terminal, refusal: RecordRefusedError) -> Fate:
+    async def _send_elsewhere(self, terminal: Terminal, refusal: RecordRefusedError) -> tuple[Terminal, Fate]:
         """The caller's own topic takes nothing: the answer goes to the default one, where nobody may be looking. That
         one doesn't take it either, for it is too large: an error takes its place. So for a request that can't be moved.
+        Returns what was sent.
 
         Raises `RecordRefusedError` if one of our own topics refuses even that, which ends the worker: a reply must not
         be lost silently.
@@ -159,12 +160,12 @@ class TerminalWriter:
                 terminal = replace(terminal, reply=replace(reply, topic=self._topics.replies, partition=None))
             elif terminal.instead is not None:
                 log.warning("%s is answered with an error, for %s", terminal.record.id, refusal)
-                terminal = replace(terminal, reply=terminal.instead(), instead=None, moves=False)
+                terminal = terminal.instead()
             else:
                 raise refusal
             (outcome,) = await self._replies.deliver([_reply(terminal)])
             if not isinstance(outcome, RecordRefusedError):
-                return outcome
+                return terminal, outcome
             refusal = outcome
 
 

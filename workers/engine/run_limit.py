@@ -1,8 +1,8 @@
 """How long a request may take from its admission on.
 
 Knows who was admitted, in that order, and so looks at the oldest alone. Those that have ended behind one that runs for
-long are swept out now and then: it holds at most a few times as many as run. Does not know what runs now, nor how a request
-is ended. Owned by the engine thread.
+long are swept out now and then: it holds at most a few times as many as run. Does not know how a request is ended.
+Owned by the engine thread.
 """
 
 from collections import deque
