@@ -136,7 +136,7 @@ class ControlOrders:
         return read
 
     def cancelling(self, request_id: str, job_id: str | None, tenant: str, sent_ms: int) -> Cancel | None:
-        """The order that stops a request that was sent then (`RequestHeaders.sent_ms`). Some tenths of a microsecond."""
+        """The order that stops a request sent then (`RequestHeaders.sent_ms`). Some tenths of a microsecond."""
         if not self._cancels:
             return None
         names = (

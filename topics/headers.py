@@ -82,6 +82,7 @@ CAP_BYTES: Mapping[str, int] = {
     TENANT: 256,
     FLOW: 256,
     TIER: 8,
+    REQUEUED_SENT_MS: 15,
     DEADLINE_MS: 15,
     SLA_MS: 15,
     JOB_ID: 256,

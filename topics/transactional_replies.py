@@ -204,7 +204,7 @@ class TransactionalReplies:
             logger.info("%s: %s", self._role, error)
             if error.for_good:
                 for place in batch:
-                    work.settle(place, Fate.LOST)
+                    work.settle(place, Fate.UNDELIVERED)
             return error.for_good
         except _RefusedInTransactionError as error:
             work.refuse(error.refusals)
@@ -361,7 +361,7 @@ class _Work:
         """What belongs to epochs that are over."""
         for place, reply in list(self.left.items()):
             if not offsets.owns(reply.partition):
-                self.settle(place, Fate.LOST)
+                self.settle(place, Fate.LOST if self.unsure else Fate.UNDELIVERED)
 
     def refuse(self, refusals: Mapping[int, RecordRefusedError]) -> None:
         """aiokafka fails all records of a partition together: one that stood alone is refused, the others try alone."""

@@ -151,7 +151,7 @@ async def test_an_answer_too_large_for_its_topic_has_an_error_to_take_its_place(
     await scene.run()
     (terminal,) = scene.writer.terminals
     assert terminal.instead is not None
-    failed = terminal.instead()
+    failed = terminal.instead(terminal)
     assert dict(failed.reply.headers)["event"] == b"error"
     assert failed.reply.value is not None
     assert orjson.loads(failed.reply.value)["error"]["code"] == "answer_too_large"
@@ -165,7 +165,7 @@ async def test_an_answer_that_was_too_large_counts_as_an_error_in_usage_and_tele
     await scene.run()
     (terminal,) = scene.writer.terminals
     assert terminal.instead is not None
-    failed = terminal.instead()
+    failed = terminal.instead(terminal)
     (record,) = failed.beside
     assert UsageRecord.decode(InboundRecord(RecordId("u", 0, 0), 0, record.key, record.value, ())).outcome == (
         "answer_too_large"
@@ -185,7 +185,7 @@ async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_ins
     (terminal,) = scene.writer.terminals
     assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", arrival.record.value)
     assert terminal.instead is not None
-    failed = terminal.instead()
+    failed = terminal.instead(terminal)
     assert (failed.moves, failed.reply.topic, dict(failed.reply.headers)["event"]) == (False, "r", b"error")
 
 

@@ -154,7 +154,7 @@ async def test_an_answer_that_is_too_large_for_every_topic_becomes_an_error(topi
     scene.replies.largest = 100
     error = replace(scene.terminal(0), reply=OutboundRecord(topic, None, b"k", b"too large"))
     async with scene.running():
-        scene.writer.put(scene.terminal(0, topic=topic, size=1_000, instead=lambda: error))
+        scene.writer.put(scene.terminal(0, topic=topic, size=1_000, instead=lambda _: error))
     assert scene.replies.taken == [b"too large"]
     assert [(settled.terminal, settled.fate) for settled in scene.settled] == [(error, Fate.DELIVERED)]
 
@@ -164,7 +164,7 @@ async def test_a_request_that_its_new_class_refuses_is_answered_and_put_among_no
     scene.replies.refused = {"inference.p3"}
     error = replace(scene.terminal(0), reply=OutboundRecord("replies", None, b"k", b"not moved"))
     async with scene.running():
-        scene.writer.put(scene.terminal(0, topic="inference.p3", moves=True, instead=lambda: error))
+        scene.writer.put(scene.terminal(0, topic="inference.p3", moves=True, instead=lambda _: error))
     assert scene.replies.batches == [["inference.p3/0"], ["replies/0"]]
     assert scene.replies.taken == [b"not moved"]
     assert scene.fates == {0: Fate.DELIVERED}

@@ -333,18 +333,20 @@ class Egress:
             in_bulk=_in_bulk(ending),
         )
         if instead is not None:
-            failed = partial(self._failed, terminal, last.beside, publication, instead)
-            terminal = replace(terminal, instead=failed)
+            terminal = replace(terminal, instead=partial(self._failed, last.beside, instead))
         self._writers[arrival.origin_class].put(terminal)
 
-    def _failed(
-        self, terminal: Terminal, beside: tuple[OutboundRecord, ...], publication: Publication, error: RequestError
-    ) -> Terminal:
+    def _failed(self, beside: tuple[OutboundRecord, ...], error: RequestError, terminal: Terminal) -> Terminal:
         """In the place of that reply, which did not end the request: the publication says so from now on, too."""
-        assert publication.ending is not None, "a reply was put"
+        publication, attempt = terminal.publication, terminal.reply.attempt
+        assert publication is not None, "it came from the engine"
+        assert publication.ending is not None, "it has ended"
         publication.ending = replace(publication.ending, reason=error)
         stages = self._stages(publication.arrival, publication.ending)
-        reply = self.contexts.of(publication.arrival).error(error_body(error), stages)
+        context = self.contexts.of(publication.arrival)
+        if not terminal.moves:
+            context = replace(context, attempt=attempt)  # it may have been kept since it ran
+        reply = context.error(error_body(error), stages)
         return replace(terminal, reply=reply, beside=(*beside, *self._usage_of(publication, reply)), moves=False)
 
     def _usage_of(self, publication: Publication, reply: OutboundRecord) -> tuple[OutboundRecord, ...]:

@@ -60,7 +60,7 @@ class Terminal:
     """None: refused at ingress, so the engine never knew it."""
     beside: tuple[OutboundRecord, ...] = ()
     """See `TerminalReply`."""
-    instead: "Callable[[], Terminal] | None" = None
+    instead: "Callable[[Terminal], Terminal] | None" = None
     """What takes its place if no topic of ours takes it: an error. None: it is one, and small enough for any."""
     moves: bool = False
     """No reply, but the request itself on its way into another class."""
@@ -160,7 +160,7 @@ class TerminalWriter:
                 terminal = replace(terminal, reply=replace(reply, topic=self._topics.replies, partition=None))
             elif terminal.instead is not None:
                 log.warning("%s is answered with an error, for %s", terminal.record.id, refusal)
-                terminal = terminal.instead()
+                terminal = terminal.instead(terminal)
             else:
                 raise refusal
             (outcome,) = await self._replies.deliver([_reply(terminal)])
