@@ -6,6 +6,7 @@ from topics.control_orders import OF_OFFSET, Cancel, ControlOrders
 from topics.control_records import (
     CancelOrder,
     ControlRecord,
+    PauseOrder,
     RequeueOrder,
     WorkerState,
     cancel_order,
@@ -186,3 +187,14 @@ def test_a_cancel_means_a_request_that_is_under_way_into_another_class() -> None
 
 def test_nobody_sends_later_than_the_broker_takes_it() -> None:
     assert RequestHeaders("r", requeued_sent_ms=10**15).sent_ms(NOW_MS) == NOW_MS
+
+
+def test_of_a_topic_that_was_made_anew_nothing_stands() -> None:
+    topic = Topic()
+    topic.write(cancel())
+    topic.write(PauseOrder(scope="tenant", name="t"))
+    topic.orders.forget_all()
+    assert (topic.orders.standing, topic.orders.last_offset) == ({}, -1)
+    assert topic.orders.cancelling("r", None, "t", 0) is None
+    topic.write(cancel())
+    assert topic.orders.cancelling("r", None, "t", 0) is not None
