@@ -1,22 +1,27 @@
 """Which finished answers are kept when their partition goes, and to which record they are still given."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from scheduling.priority import PriorityClass
+from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import Rig
+from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.errors import RequestError
 from topics.headers import ATTEMPT
 from topics.replies import OutboundRecord
-from topics.terminal_replies import Fate
+from topics.terminal_replies import Fate, Outcome, TerminalReply
 from workers.answers.kept_finals import KeptFinals
-from workers.answers.terminal_writer import Settled, Terminal
+from workers.answers.terminal_writer import ReplyTopics, Settled, Terminal, TerminalWriter
 from workers.engine.outbox import Publication
 from workers.engine.timeline import Timeline
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
+from workers.intake.staging import StageJob
 
 ENDED_WELL = Ending(FinishReason.LENGTH, Timeline(arrived_s=0.0, ended_s=1.0), 3, 4)
 
@@ -112,15 +117,9 @@ async def test_what_is_kept_is_bounded_in_bytes() -> None:
     scene = Scene(most_bytes=5_000)
     taken = [scene.kept.keep(scene.settled(size=1_000)) for _ in range(5)]
     assert taken == [True, True, False, False, False]
-    first = await_free(scene)
-    assert first is not None
+    first = next(iter(scene.kept._kept.values()))[1]
+    assert scene.kept.claim(back(first), begun(1)) is not None
     assert scene.kept.keep(scene.settled(size=1_000)), "there is room again"
-
-
-def await_free(scene: Scene) -> Terminal | None:
-    """Take the first one out."""
-    settled = next(iter(scene.kept._kept.values()))[1]
-    return scene.kept.claim(back(settled), begun(1))
 
 
 async def test_what_nobody_claims_in_time_is_dropped() -> None:
@@ -144,3 +143,60 @@ async def test_the_answer_of_a_later_attempt_takes_the_place_of_the_one_before()
     assert terminal is not None
     assert terminal.reply.attempt == 2
     scene.kept.drop_all()
+
+
+class Port:
+    """Replies in memory: those of assignments that have ended are not delivered."""
+
+    def __init__(self) -> None:
+        self.owned = 1
+        """The epoch."""
+        self.delivered: list[TerminalReply] = []
+
+    async def deliver(self, replies: Sequence[TerminalReply]) -> list[Outcome]:
+        fates = [Fate.DELIVERED if reply.partition.epoch == self.owned else Fate.UNDELIVERED for reply in replies]
+        self.delivered += [reply for reply, fate in zip(replies, fates, strict=True) if fate is Fate.DELIVERED]
+        return list(fates)
+
+
+async def test_a_partition_that_goes_and_comes_back_gives_each_answer_once_and_runs_nothing_again() -> None:
+    """Writer, attempts and what is kept together, over replies and a journal in memory."""
+    scene, attempts = Scene(), AttemptRig()
+    port: Any = Port()
+
+    def on_settled(settled: Settled) -> None:
+        attempts.attempts.settled(settled.terminal.record, settled.terminal.epoch)
+        scene.kept.keep(settled)
+
+    writer = TerminalWriter(port, ReplyTopics("deltas", "replies", "dlq"), on_settled)
+    arrival = scene.rig.arrive("r")
+    attempts.attempts.take(arrival)
+    attempts.attempts.stage(StageJob(0, arrival))
+    await attempts.acknowledged()
+    last = attempts.attempts.ending(arrival)
+    reply = OutboundRecord("replies", None, b"r", b"the answer", ((ATTEMPT, b"1"),))
+    publication = Publication(arrival, None, ending=ENDED_WELL)
+    port.owned = 2
+    attempts.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, 1))
+    writer.put(Terminal(reply, arrival.record, 1, PriorityClass.P1, None, publication, last.beside))
+    running = asyncio.create_task(writer.run())
+    await writer.wait_idle()
+    assert (port.delivered, len(scene.kept)) == ([], 1)
+    # It comes back: what the journal says of it is read again.
+    attempts.journal.left = {record: PriorAttempts(note, ended=False) for record, note in attempts.journal.written}
+    again = replace(arrival, epoch=2)
+
+    def answered(arrival: Arrival, prior: PriorAttempts | None) -> bool:
+        terminal = scene.kept.claim(arrival, prior)
+        if terminal is not None:
+            writer.put(terminal)
+        return terminal is not None
+
+    attempts.attempts._answered = answered
+    attempts.attempts.take(again)
+    writer.close()
+    await asyncio.wait_for(running, 5)
+    (delivered,) = port.delivered
+    assert (delivered.record, delivered.partition.epoch, delivered.beside) == (reply, 2, last.beside)
+    assert attempts.queued == [arrival], "it was queued again"
+    assert len(scene.kept) == 0
