@@ -8,6 +8,7 @@ On the event loop; the engine's threads call `attempts.stage` and `attempts.stag
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from scheduling.priority import PriorityClass
@@ -23,6 +24,7 @@ from topics.producer import DeltaProducer
 from topics.progress_journal import ProgressJournal
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.answers.egress import Egress
+from workers.answers.kept_finals import KeptFinals
 from workers.answers.terminal_writer import ReplyTopics, Settled
 from workers.answers.usage import UsageWriter
 from workers.attempts.attempts import Attempts
@@ -93,11 +95,13 @@ class Delivery:
             let_in=computing.put,
             go_on=self._go_on,
             give_up=self._give_up,
+            answered=self._answer_kept,
             on_broken=lambda error: on_broken("attempts can't be noted", error),
             call_soon=call_soon,
             full=self.residency.paused,
             certain=lambda priority: self.channels[priority].consumer.lease.holds,
         )
+        self._kept = KeptFinals(config.kafka.session_timeout_ms / 1000, self._trace)
         self.ingress = Ingress(
             config.ingress,
             default_reply_topic=topics.replies,
@@ -144,7 +148,7 @@ class Delivery:
             self.deltas,
             LogReader(kafka, "deltas-told"),
             topics.deltas,
-            context=lambda message: self.egress.context_of(message.job.arrival),
+            context=lambda message: self.egress.contexts.of(message.job.arrival),
             new_detokenizer=computing.new_detokenizer,
             let_in=computing.put,
         )
@@ -217,6 +221,7 @@ class Delivery:
 
     async def leave_groups(self) -> None:
         """Raises what ended a consumer before, which is a bug; when all have left."""
+        self._kept.drop_all()
         await _all_at_once(*(channel.consumer.stop() for channel in self.channels.values()))
 
     async def stop(self) -> None:
@@ -232,8 +237,8 @@ class Delivery:
         self._telemetry.arrived(arrival)
         self._computing.put(arrival)
         # An order may have come since ingress looked; one to another class is obeyed here alone.
-        headers, timestamp_ms = arrival.headers, arrival.record.timestamp_ms
-        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
+        headers = arrival.headers
+        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, arrival.sent_ms)
         if order is not None:
             self._computing.put(Cancelled((order,)))
 
@@ -247,6 +252,15 @@ class Delivery:
     def _give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
         self._giving_up.put(arrival, prior)
 
+    def _answer_kept(self, arrival: Arrival, prior: PriorAttempts | None) -> bool:
+        """Whether its answer was there when its partition was taken away; then it is on its way."""
+        terminal = self._kept.claim(arrival, prior)
+        if terminal is None:
+            return False
+        self._telemetry.arrived(arrival)
+        self.channels[arrival.origin_class].writer.put(terminal)
+        return True
+
     def _revoke(self, partition: PartitionEpoch) -> None:
         self._telemetry.revoked(partition)
         self.egress.revoke(*partition)
@@ -255,17 +269,25 @@ class Delivery:
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
-        publication = settled.terminal.publication
         self.attempts.settled(settled.terminal.record, settled.terminal.epoch)
-        delivered = settled.fate is Fate.DELIVERED
-        met = self._telemetry.settled(settled) if delivered else {}
+        self._giving_up.settled((settled.terminal.record.id, settled.terminal.epoch))
+        publication = settled.terminal.publication
+        if publication is not None:
+            outbox = self._computing.outbox
+            was_full = outbox.full
+            outbox.delivered(publication)
+            if was_full and not outbox.full:
+                self._computing.wake()  # it may dispatch again
+        if settled.fate is Fate.DELIVERED:
+            self._trace(settled, self._telemetry.settled(settled))
+        elif not self._kept.keep(settled):
+            self._trace(settled)
+
+    def _trace(self, settled: Settled, met: Mapping[str, bool] = MappingProxyType({})) -> None:
+        """Of what the engine has ended: its spans, now that its end is known. `met`: see `WorkerTelemetry.settled`."""
+        publication = settled.terminal.publication
         if publication is None:
             return
-        outbox = self._computing.outbox
-        was_full = outbox.full
-        outbox.delivered(publication)
-        if was_full and not outbox.full:
-            self._computing.wake()  # it may dispatch again
         assert publication.ending is not None
         if isinstance(publication.ending.reason, Moved):
             return
@@ -276,7 +298,7 @@ class Delivery:
             settled.acknowledged_s,
             sent.size_bytes,
             attempt=sent.attempt,
-            committed=delivered,
+            committed=settled.fate is Fate.DELIVERED,
             transactional=self._transactional,
         )
         self._tracer.record(

@@ -53,6 +53,11 @@ class Arrival:
         return self.record.id
 
     @property
+    def sent_ms(self) -> int:
+        """See `RequestHeaders.sent_ms`."""
+        return self.headers.sent_ms(self.record.timestamp_ms)
+
+    @property
     def sequences(self) -> int:
         """Each is a row of the engine."""
         return self.prompts * self.choices
