@@ -16,7 +16,7 @@ P1 = PriorityClass.P1
 
 async def test_a_full_class_goes_on_when_its_partitions_leave_however_long_the_last_notes_take() -> None:
     noted = asyncio.Event()
-    residency = Residency({P1: 1.0}, max_rows=10, max_bytes=10**6)
+    residency = Residency({P1: 1.0}, max_rows=10, max_held_bytes=10**6)
     channel = ClassChannel(
         P1,
         WorkerConfig(),

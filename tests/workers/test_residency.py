@@ -9,7 +9,7 @@ P0, P3 = PriorityClass.P0, PriorityClass.P3
 
 
 def residency() -> Residency:
-    return Residency({P0: 3.0, P3: 1.0}, max_rows=100, max_bytes=100_000)
+    return Residency({P0: 3.0, P3: 1.0}, max_rows=100, max_held_bytes=100_000)
 
 
 def test_rows_are_divided_by_weight_above_a_floor() -> None:

@@ -11,6 +11,7 @@ outbox is full and the engine dispatches nothing new.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
 from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
-from topics.record import RecordId
+from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord, ReplyContext
 from topics.requeue import moved_record
 from topics.stage_times import StageTimes
@@ -36,6 +37,7 @@ from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox, Publication
 from workers.engine.stages import stage_times
 from workers.intake.ingress import Refusal
+from workers.intake.payload_source import Missing
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.telemetry.wall_clock import WallClock
@@ -59,11 +61,13 @@ class Egress:
         new_detokenizer: Callable[[], Detokenizer],
         attempts: Attempts,
         token_bytes: Callable[[int], bytes],
+        payload_of: Callable[[Arrival, Callable[[InboundRecord | Missing], None]], None],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
         usage: UsageWriter | None = None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
-        stands for. `on_tokens` is told of output tokens as they come."""
+        stands for. `payload_of` gives a request's record, now or later. `on_tokens` is told of output tokens as they
+        come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
@@ -72,6 +76,7 @@ class Egress:
         self._new_detokenizer = new_detokenizer
         self._attempts = attempts
         self._token_bytes = token_bytes
+        self._payload_of = payload_of
         self._clock = WallClock()
         self._on_tokens = on_tokens
         self._usage = usage
@@ -119,17 +124,29 @@ class Egress:
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        last = self._attempts.refused(record)
+        last = self._attempts.refused(record.id)
         self._writers[refusal.origin_class].put(
-            Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
+            Terminal(
+                reply,
+                record.id,
+                refusal.epoch,
+                refusal.origin_class,
+                last.written,
+                beside=last.beside,
+                held_bytes=refusal.held_bytes,
+            )
         )
 
-    def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
-        """Answer a request that ends its workers, and keep it among the dead letters."""
+    def give_up(self, arrival: Arrival, record: InboundRecord | None, prior: PriorAttempts) -> None:
+        """Answer a request that ends its workers, and keep it among the dead letters; what is known of it where its
+        record is gone."""
         error = RequestError.crashed(prior.crashes)
         reply = self.context_of(arrival).error(error_body(error))
+        if record is None:
+            known = tuple(arrival.headers.encode())
+            record = InboundRecord(arrival.id, arrival.timestamp_ms, key=None, value=None, headers=known)
         letter = DeadLetter.of(
-            arrival.record,
+            record,
             group=self._groups[arrival.origin_class],
             delivery_count=prior.note.attempt,
             message=error.message,
@@ -137,7 +154,7 @@ class Egress:
         last = self._attempts.ending(arrival)
         beside = (letter.encode(self._topics.dead_letters), *last.beside)
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
+            Terminal(reply, arrival.id, arrival.epoch, arrival.origin_class, last.written, beside=beside)
         )
 
     def revoke(self, topic: str, partition: int, epoch: int) -> None:
@@ -280,7 +297,27 @@ class Egress:
             # The attempts before may have begun its stream, and nobody there knows of them.
             await self._room()
             told = self._deltas.send(context.begins_again())
-        record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
+        self._payload_of(arrival, partial(self._send_moved, publication, moved, told, context))
+
+    def _send_moved(
+        self,
+        publication: Publication,
+        moved: Moved,
+        told: asyncio.Future[Any] | None,
+        context: ReplyContext,
+        found: InboundRecord | Missing,
+    ) -> None:
+        """Its record is at hand; or isn't any more, and then it is answered instead."""
+        arrival = publication.arrival
+        if found is Missing.UNWANTED:
+            self._outbox.delivered(publication)  # its partition is another worker's now
+            return
+        if isinstance(found, Missing):
+            assert publication.ending is not None
+            publication.ending = replace(publication.ending, reason=RequestError.record_gone())
+            self._fail(publication, None, publication.ending)
+            return
+        record = moved_record(found, arrival.headers, self._topics.requests_of(moved.to))
         refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
         self._put(publication, record, told, instead=partial(context.error, error_body(refused)), moves=True)
 
@@ -308,7 +345,7 @@ class Egress:
         self._writers[arrival.origin_class].put(
             Terminal(
                 reply,
-                arrival.record,
+                arrival.id,
                 arrival.epoch,
                 arrival.origin_class,
                 after,

@@ -18,7 +18,7 @@ from typing import Any
 from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
 from topics.known_topics import RecordRefusedError
-from topics.record import InboundRecord
+from topics.record import RecordId
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, TerminalReplies, TerminalReply
 from workers.engine.outbox import Publication
@@ -52,7 +52,7 @@ class Terminal:
     """A terminal reply, and whose it is."""
 
     reply: OutboundRecord
-    record: InboundRecord
+    record: RecordId
     epoch: int
     """Of the assignment under which the record came."""
     origin_class: PriorityClass
@@ -66,10 +66,12 @@ class Terminal:
     """The error that takes its place if no topic of ours takes it. None: it is one, and small enough for any."""
     moves: bool = False
     """No reply, but the request itself on its way into another class."""
+    held_bytes: int = 0
+    """Of the record, which can't be let go of before this is delivered."""
 
     @property
     def partition(self) -> PartitionEpoch:
-        return PartitionEpoch(self.record.id.topic, self.record.id.partition, self.epoch)
+        return PartitionEpoch(self.record.topic, self.record.partition, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class TerminalWriter:
                 log.warning("a reply to %s was refused (%s): it goes to %s", reply.topic, refusal, self._topics.replies)
                 terminal = replace(terminal, reply=replace(reply, topic=self._topics.replies, partition=None))
             elif terminal.instead is not None:
-                log.warning("%s is answered with an error, for %s", terminal.record.id, refusal)
+                log.warning("%s is answered with an error, for %s", terminal.record, refusal)
                 terminal = replace(terminal, reply=terminal.instead(), instead=None, moves=False)
             else:
                 raise refusal
@@ -175,4 +177,4 @@ class TerminalWriter:
 
 
 def _reply(terminal: Terminal) -> TerminalReply:
-    return TerminalReply(terminal.reply, terminal.partition, terminal.record.id.offset, terminal.beside)
+    return TerminalReply(terminal.reply, terminal.partition, terminal.record.offset, terminal.beside)

@@ -123,4 +123,4 @@ def _first(orders: Iterable[Cancel], arrival: Arrival) -> Cancel | None:
 
 def _covers(order: Cancel, arrival: Arrival) -> bool:
     headers = arrival.headers
-    return order.covers(headers.request_id, headers.job_id, arrival.tenant, arrival.record.timestamp_ms)
+    return order.covers(headers.request_id, headers.job_id, arrival.tenant, arrival.timestamp_ms)

@@ -163,7 +163,7 @@ class RequestTracer:
         if context.is_valid and not of_a_job:
             return None, producer
         links = [Link(context)] if context.is_valid else []
-        with self._ids.naming(trace_id=request_trace_id(arrival.id, arrival.record.timestamp_ms)):
+        with self._ids.naming(trace_id=request_trace_id(arrival.id, arrival.timestamp_ms)):
             root = self._start(
                 f"request {arrival.origin_class.label}", Context(), arrival.arrived_s, whose, links=links
             )
@@ -178,7 +178,7 @@ class RequestTracer:
         reply: ReplySent,
         missed: tuple[str, ...],
     ) -> Span:
-        topic, stamp, attempt = arrival.id.topic, arrival.record.timestamp_ms, reply.attempt
+        topic, stamp, attempt = arrival.id.topic, arrival.timestamp_ms, reply.attempt
         attributes = {**self._message(arrival), **whose, NAMES["attempt"]: attempt}
         if missed:
             attributes[NAMES["missed"]] = missed
