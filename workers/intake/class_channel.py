@@ -48,8 +48,9 @@ class ClassChannel:
     ) -> None:
         """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
         each of them after that to `on_record`, which has it enter the residency. `adopt`: is told what is committed of
-        a partition before its first record. `on_confirmed`: the group says that we are a member. `on_revoked`: a partition went to another worker,
-        and its requests with it; `given_back` returns when the next owner can know all that we leave it."""
+        a partition before its first record. `on_confirmed`: the group says that we are a member. `on_revoked`: a
+        partition went to another worker, and its requests with it; `given_back` returns when the next owner can know
+        all that we leave it."""
         self._priority = priority
         self._residency = residency
         self._on_batch = on_batch

@@ -3,9 +3,10 @@
 Knows rows by class, bytes that can't be let go of, their limits and the hysteresis. Does not know consumers: it says
 whether a class should be paused, and by which bound. Owned by the event loop.
 
-Rows and bytes are divided between the classes by weight with a floor for each, so a flood of one class never takes
-the place (and with it the ingress) of another. A class pauses when it reaches its limit and resumes at three quarters
-of it: a paused partition throws its fetched records away, so pausing must be rare.
+Rows are divided equally between the classes and bytes by weight with a floor for each, so a flood of one class never
+takes the place (and with it the ingress) of another. (Rows are what a class sees of its own backlog, and the less
+urgent ones have the longer backlogs: by weight they would see least.) A class pauses when it reaches its limit and
+resumes at three quarters of it: a paused partition throws its fetched records away, so pausing must be rare.
 
 The payloads of waiting requests pause nobody: what there is no room for is read again later
 (`workers.intake.payloads`). Held are only the bytes of records that become dead letters, until those are delivered.
@@ -25,7 +26,7 @@ _RESUME_AT = 0.75
 
 
 def class_shares(weights: Mapping[PriorityClass, float], whole: int) -> dict[PriorityClass, int]:
-    """What each class may have of the whole; at least 1."""
+    """What each class may have of the whole, in bytes; at least 1."""
     total, spare = sum(weights.values()), 1.0 - _FLOOR * len(weights)
     return {priority: max(1, int(whole * (_FLOOR + spare * weight / total))) for priority, weight in weights.items()}
 
@@ -84,8 +85,8 @@ class _Assignment:
 class Residency:
     def __init__(self, weights: Mapping[PriorityClass, float], max_rows: int, max_held_bytes: int) -> None:
         """`weights`: of the classes this worker serves; more urgent classes weigh more."""
-        rows, held = class_shares(weights, max_rows), class_shares(weights, max_held_bytes)
-        self._shares = {priority: _Share(rows[priority], held[priority]) for priority in weights}
+        rows, held = max(1, max_rows // len(weights)), class_shares(weights, max_held_bytes)
+        self._shares = {priority: _Share(rows, held[priority]) for priority in weights}
 
     def enter(self, priority: PriorityClass, partition: int, epoch: int, held_bytes: int = 0) -> None:
         """A record was taken in. Never refuses: it is in memory already; `paused` keeps the next ones out.
