@@ -105,32 +105,46 @@ class RecordFetcher:
         deadline: asyncio.Timeout,
     ) -> list[int]:
         """Rising offsets of one partition. Those that are not there."""
+        loop = asyncio.get_running_loop()
         gone: list[int] = []
-        position, done = offsets[0], 0
+        position, done, moved_s = offsets[0], 0, loop.time()
         consumer.seek(at, position)
         while done < len(offsets):
-            found: set[int] = set()
-            try:
-                batches = await consumer.getmany(at, timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
-            except OffsetOutOfRangeError:
-                begin = (await consumer.beginning_offsets([at]))[at]
-                # The log begins behind it; or ends before it, and then before all the rest.
-                position = begin if begin > position else offsets[-1] + 1
-                moved = True
-            else:
-                for record in batches.get(at, ()):
-                    found.add(record.offset)
-                    take(inbound_record(record))
-                # Behind gaps and transaction markers too, which are no records.
-                before, position, moved = position, await consumer.position(at), False
-                if position > before:
-                    deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+            before, (found, position) = position, await self._poll(consumer, at, position, take)
+            if position > before:
+                moved_s = loop.time()
+                deadline.reschedule(moved_s + self._timeout_s)
+            elif loop.time() > moved_s + self._timeout_s / 2 and await _ends_before(consumer, at, offsets[done]):
+                position = offsets[-1] + 1
             passed = bisect_left(offsets, position, lo=done)
             gone += [offset for offset in offsets[done:passed] if offset not in found]
             done = passed
-            if done < len(offsets) and (moved or offsets[done] - position > _NEAR_OFFSETS):
+            if done < len(offsets) and offsets[done] - position > _NEAR_OFFSETS:
                 position = offsets[done]
                 consumer.seek(at, position)
             # The records may all have been at hand: let the loop have its turn.
             await asyncio.sleep(0)
         return gone
+
+    async def _poll(
+        self, consumer: Any, at: TopicPartition, position: int, take: Callable[[InboundRecord], None]
+    ) -> tuple[Collection[int], int]:
+        """The offsets of the records that came, and the position behind them."""
+        try:
+            batches = await consumer.getmany(at, timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
+        except OffsetOutOfRangeError:
+            # The log begins behind it; or ends before it, or seems to, while its leader changes.
+            position = max(position, (await consumer.beginning_offsets([at]))[at])
+            consumer.seek(at, position)
+            return (), position
+        found: set[int] = set()
+        for record in batches.get(at, ()):
+            found.add(record.offset)
+            take(inbound_record(record))
+        # Behind gaps and transaction markers too, which are no records.
+        return found, await consumer.position(at)
+
+
+async def _ends_before(consumer: Any, at: TopicPartition, offset: int) -> bool:
+    """Whether the log has lost its end, or its topic was made anew."""
+    return bool((await consumer.end_offsets([at]))[at] <= offset)

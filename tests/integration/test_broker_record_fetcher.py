@@ -29,7 +29,7 @@ async def topic(kafka: KafkaHandle, topic_prefix: str) -> str:
 
 @pytest.fixture
 async def fetcher(kafka: KafkaHandle, topic: str) -> AsyncIterator[RecordFetcher]:
-    opened = RecordFetcher(KafkaSettings(kafka.bootstrap_servers), "test", topic)
+    opened = RecordFetcher(KafkaSettings(kafka.bootstrap_servers), "test", topic, timeout_s=6.0)
     yield opened
     await opened.close()
 
