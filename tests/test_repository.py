@@ -8,12 +8,14 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from topics.extras import Extra
 from workers.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,7 +92,7 @@ def test_constraints_are_names_and_versions_in_order() -> None:
 
 
 def required_packages() -> Iterator[str]:
-    """All that `pip install headrace[worker,bench,dev]` brings on this machine."""
+    """All that `pip install '.[worker,batch,bench,dev]'` brings on this machine."""
     project = PYPROJECT["project"]
     direct = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
     waiting = [Requirement(line) for line in direct]
@@ -111,6 +113,10 @@ def test_every_package_that_is_installed_is_pinned_at_its_version() -> None:
     installed = {name: importlib.metadata.version(name) for name in required_packages()}
     assert {"torch", "aiokafka", "pytest", "typing-extensions"} <= installed.keys()
     assert {name: version for name, version in installed.items() if PINS.get(name) != version} == {}
+
+
+def test_messages_name_extras_that_are_there() -> None:
+    assert set(get_args(Extra)) <= set(EXTRAS) <= PYPROJECT["project"]["optional-dependencies"].keys()
 
 
 # --- packaging --------------------------------------------------------------

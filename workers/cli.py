@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from topics.extras import how_to_install
 from workers.log_format import LOG_FORMATS, set_up_logging
 from workers.models.openmp import bound_spinning
 
@@ -85,7 +86,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
             raise  # a bug
         print(
             f"headrace: `headrace {name}` needs the package {error.name}, which is not installed: "
-            "pip install 'headrace[worker]'",
+            f"{how_to_install('worker')}",
             file=sys.stderr,
         )
         return 2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from topics.extras import how_to_install
 from workers.cli import COMMANDS, main
 
 WORKER_EXTRA = (
@@ -25,7 +26,7 @@ WORKER_EXTRA = (
     "torch",
     "transformers",
 )
-"""What `pip install headrace` does not bring."""
+"""What `pip install .` does not bring."""
 WITHOUT_EXTRA = f"""
 import contextlib, io, json, sys
 for name in {WORKER_EXTRA!r}:
@@ -101,7 +102,7 @@ def test_a_worker_says_that_it_needs_the_extra() -> None:
     for code, _, err in base_install(*commands, ["simulate", "--help"]):
         assert code == 2
         assert err.count("\n") == 1
-        assert err.endswith("pip install 'headrace[worker]'\n")
+        assert err.endswith(f"{how_to_install('worker')}\n")
 
 
 def test_a_producer_without_the_sdk_warns_that_its_span_is_lost(

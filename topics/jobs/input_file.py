@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 
 import orjson
 
+from topics.extras import how_to_install
 from topics.jobs.rows import ENDPOINTS, MAX_LINE_BYTES
 
 __all__ = ["MAX_INPUT_BYTES", "InputError", "InputFile", "RowTemplate", "open_input"]
@@ -177,7 +178,7 @@ def _opened(location: str, stack: ExitStack) -> IO[bytes]:
     try:
         import fsspec
     except ModuleNotFoundError as error:
-        raise InputError(f"{location} needs fsspec: pip install 'headrace[batch]'") from error
+        raise InputError(f"{location} needs fsspec: {how_to_install('batch')}") from error
     try:
         file: IO[bytes] = stack.enter_context(fsspec.open(location, "rb"))
     except (ValueError, ImportError) as error:  # a protocol that it doesn't know, or knows but lacks the package of
@@ -195,7 +196,7 @@ def _decompressed(source: IO[bytes], stack: ExitStack) -> IO[bytes]:
         try:
             import zstandard
         except ModuleNotFoundError as error:
-            raise InputError("zstd needs the package zstandard: pip install 'headrace[batch]'") from error
+            raise InputError(f"zstd needs the package zstandard: {how_to_install('batch')}") from error
         reader: IO[bytes] = stack.enter_context(zstandard.ZstdDecompressor().stream_reader(buffered))
         return reader
     return buffered
@@ -226,7 +227,7 @@ def _parquet_rows(source: IO[bytes], stack: ExitStack) -> Generator[Mapping[str,
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
-        raise InputError("Parquet needs the package pyarrow: pip install 'headrace[batch]'") from error
+        raise InputError(f"Parquet needs the package pyarrow: {how_to_install('batch')}") from error
     # Its index stands at the end: what can't be seeked in is copied once more.
     file = source
     if not source.seekable():

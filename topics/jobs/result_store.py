@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from topics.extras import how_to_install
 from topics.jobs.input_file import InputError
 
 __all__ = ["ResultStore"]
@@ -30,7 +31,7 @@ class ResultStore:
 
                 self._filesystem, self._url = fsspec.core.url_to_fs(target)
             except ModuleNotFoundError as error:
-                raise InputError(f"{target} needs fsspec: pip install 'headrace[batch]'") from error
+                raise InputError(f"{target} needs fsspec: {how_to_install('batch')}") from error
             except (ValueError, ImportError) as error:
                 raise InputError(f"{target}: {error}") from error
             self._folder = spool

@@ -31,6 +31,7 @@ from scheduling.cost import CostModel
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo, TreeConfig, TreeError
 from topics.catalogue import Catalogue
+from topics.extras import how_to_install
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
@@ -72,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and not arguments.no_plots and find_spec("matplotlib") is None:
-        raise UsageError("plots need matplotlib: pip install 'headrace[bench]', or give --no-plots")
+        raise UsageError(f"plots need matplotlib, or --no-plots: {how_to_install('bench')}")
     try:
         config = load_config()
         requests = _requests(arguments)

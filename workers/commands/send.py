@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from topics.client import HeadraceClient, Stream
+from topics.extras import how_to_install
 from topics.stage_times import STAGES
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
@@ -87,7 +88,7 @@ def _provider() -> "TracerProvider | None":
     try:
         return tracer_provider(service_name="headrace-send")
     except ModuleNotFoundError as error:
-        log.warning("the producer's span is not exported (no %s): pip install 'headrace[worker]'", error.name)
+        log.warning("the producer's span is not exported (no %s): %s", error.name, how_to_install("worker"))
         return None
 
 

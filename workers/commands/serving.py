@@ -18,6 +18,7 @@ import orjson
 from rich.console import Console
 
 from scheduling.policies import POLICIES
+from topics.extras import how_to_install
 from workers.cli import UsageError
 from workers.commands.explained import explained
 from workers.configuration.config import ConfigError, WorkerConfig, load_config
@@ -101,7 +102,7 @@ def check_this_machine(config: WorkerConfig) -> None:
     """What can be found wrong before anything starts: seconds of imports, a broker, a model. Raises `UsageError`."""
     missing = [name for name in _WORKER_PACKAGES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"a worker needs {', '.join(missing)}, not installed: pip install 'headrace[worker]'")
+        raise UsageError(f"a worker needs {', '.join(missing)}, not installed: {how_to_install('worker')}")
     if (file := config.health.file) is not None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,7 @@ from scheduling.cost import CostKind
 from scheduling.limits import LimitsError
 from scheduling.policies import POLICIES
 from scheduling.tree import TreeError
+from topics.extras import how_to_install
 from workers.cli import UsageError
 from workers.commands.run_output import write_runs
 from workers.configuration.config import ConfigError, WorkerConfig, load_config
@@ -113,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     plots = arguments.out is not None and not arguments.no_plots
     if plots and find_spec("matplotlib") is None:
-        raise UsageError("plots need matplotlib: pip install 'headrace[bench]', or give --no-plots")
+        raise UsageError(f"plots need matplotlib, or --no-plots: {how_to_install('bench')}")
     try:
         config = load_config()
         sources = [(source, _read(source)) for source in map(parse_source, arguments.traces)]
