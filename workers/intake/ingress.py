@@ -140,7 +140,7 @@ class Ingress:
             epoch=epoch,
             headers=headers,
             origin_class=origin,
-            service_class=self._service_class(origin, headers, body, REQUEUED in dict(record.headers)),
+            service_class=self._service_class(origin, headers, body, record),
             tenant=tenant,
             flow=headers.flow_of(record.key) or "",
             arrived_s=now_s,
@@ -178,7 +178,7 @@ class Ingress:
 
     @staticmethod
     def _service_class(
-        origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any], requeued: bool
+        origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any], record: InboundRecord
     ) -> PriorityClass:
         tier = None if headers.tier is None else PriorityClass.from_label(headers.tier)
         try:
@@ -190,7 +190,7 @@ class Ingress:
         if isinstance(wish, str) and wish.lower() in {member.label for member in PriorityClass}:
             wish = int(wish[1:])
         if isinstance(wish, int) and not isinstance(wish, bool) and wish in set(PriorityClass):
-            if requeued and wish < origin:
+            if wish < origin and REQUEUED in dict(record.headers):
                 return service  # it was said of the topic that it came from
             try:
                 service = max(service, service_class(origin, PriorityClass(wish)))
