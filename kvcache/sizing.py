@@ -3,8 +3,8 @@
 Knows sizes in bytes and tokens. Does not know devices or tensors: what is free is told to it.
 
 `auto` takes a share of what is free. On a CPU the share is small and has a ceiling: the memory is other programs' and
-the page cache's too. On an accelerator that holds nothing but this model it is most of it; the rest is for the
-activations of a step. Either way the pool holds at least one longest request, if that fits at all, because a request
+the page cache's too. On an accelerator that holds nothing but this model it is nearly all of it, less what steps take,
+which is measured. Either way the pool holds at least one longest request, if that fits at all, because a request
 that is longer than the pool could never run.
 """
 
@@ -51,10 +51,13 @@ class MemoryShare:
 
     fraction: float
     ceiling_bytes: int | None
+    set_aside_bytes: int = 0
+    """Of the free memory, for the activations of steps."""
 
 
 CPU_SHARE = MemoryShare(fraction=0.25, ceiling_bytes=2048 * _MIB)
-ACCELERATOR_SHARE = MemoryShare(fraction=0.85, ceiling_bytes=None)
+ACCELERATOR_SHARE = MemoryShare(fraction=0.95, ceiling_bytes=None)
+"""Besides what is set aside."""
 
 
 def size_pool(
@@ -72,7 +75,7 @@ def size_pool(
     longest_bytes = geometry.blocks_for(longest_request_tokens) * geometry.block_bytes
     limit_bytes = int(free_bytes * _NEVER_MORE_THAN)
     if budget_bytes is None:
-        budget_bytes = int(free_bytes * share.fraction)
+        budget_bytes = int((free_bytes - share.set_aside_bytes) * share.fraction)
         if share.ceiling_bytes is not None:
             budget_bytes = min(budget_bytes, share.ceiling_bytes)
         budget_bytes = min(max(budget_bytes, longest_bytes), limit_bytes)

@@ -58,8 +58,8 @@ def test_engines_take_turns_and_the_figures_are_written(tiny_model: Path, tmp_pa
 def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:
     assert main(["bench", "engine", "--model", str(tiny_model), "--peers", "tgi"]) == 2
     assert (
-        "--peers tgi: unknown; the peers are without-guesses, transformers, transformers-continuous, llama.cpp, vllm"
-        in capsys.readouterr().err
+        "--peers tgi: unknown; the peers are without-guesses, transformers, transformers-continuous, llama.cpp, vllm, "
+        "vllm-guesses" in capsys.readouterr().err
     )
 
 
@@ -75,7 +75,7 @@ def test_other_engines_have_no_part_in_chats_that_end_by_themselves(
     capsys: pytest.CaptureFixture[str], tiny_model: Path
 ) -> None:
     assert main(["bench", "engine", "--model", str(tiny_model), "--mix", "chat", "--peers", "transformers"]) == 2
-    assert "--peers without-guesses is all that can be beside it" in capsys.readouterr().err
+    assert "which --peers transformers doesn't: without-guesses, vllm, vllm-guesses do" in capsys.readouterr().err
 
 
 def test_llama_cpp_wants_a_gguf_file(capsys: pytest.CaptureFixture[str], tiny_model: Path) -> None:

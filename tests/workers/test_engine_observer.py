@@ -1,9 +1,19 @@
 """What the engine tells of itself, on virtual time."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import Rig
 from workers.configuration.config import EngineConfig
 from workers.engine.observer import EngineObserver, EngineSnapshot
+from workers.runners.runner import ModelRunner, SequenceInput
+from workers.telemetry.engine_metrics import EngineMetrics
+from workers.telemetry.metric_catalogue import GUESSED_TOKENS, OURS
+from workers.telemetry.metric_compat import COMPAT, VLLM_ACCEPTED
+from workers.telemetry.metric_store import Reading
+from workers.telemetry.tenant_labels import TenantLabels
 
 P0, P1, P2, P3 = PriorityClass
 
@@ -48,6 +58,46 @@ def test_steps_are_counted_with_their_sequences_and_tokens() -> None:
     assert told.step_time.count == told.step_sequences.count == engine.steps
     assert told.step_tokens.sum == engine.prefill_tokens + engine.decode_tokens
     assert abs(told.step_time.sum - engine.step_seconds) < 1e-9
+
+
+@dataclass
+class RepeatingRunner:
+    """Says the same few tokens round and round, and that of the guesses half came true."""
+
+    inner: ModelRunner
+    accepted: dict[int, Sequence[int]] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
+        tokens = self.inner.step(sequences)
+        self.accepted = {
+            place: each.guess[: len(each.guess) // 2] for place, each in enumerate(sequences) if len(each.guess) > 1
+        }
+        return [
+            None if token is None else each.output_position % 3 for each, token in zip(sequences, tokens, strict=True)
+        ]
+
+    def take_accepted(self) -> Mapping[int, Sequence[int]]:
+        return self.accepted
+
+
+def test_guessed_tokens_are_among_those_of_their_step_and_counted_by_class_and_outcome() -> None:
+    rig = Rig(wrap=RepeatingRunner)
+    rig.arrive("a", prompt=8, output=60, priority=P1)
+    rig.run()
+    told, engine = observer(rig).distributions(), rig.parts.engine.statistics()
+    assert engine.speculation is not None
+    guessed, accepted = engine.speculation.guessed, engine.speculation.accepted
+    assert guessed > accepted > 0, "nothing was guessed, or nothing came true: the test is about nothing"
+    assert told.step_tokens.sum == engine.prefill_tokens + engine.decode_tokens - accepted + guessed
+    metrics = EngineMetrics(observer(rig), TenantLabels(4), "m", 5)
+    metrics.look(rig.clock(), engine)
+    reading = Reading(frozenset((*OURS, *COMPAT["vllm"])))
+    metrics.read(reading)
+    assert reading.of(GUESSED_TOKENS) == {("p1", "accepted"): accepted, ("p1", "refused"): guessed - accepted}
+    assert reading.of(VLLM_ACCEPTED) == {("m",): accepted}
 
 
 def test_the_oldest_of_each_class_is_the_first_that_is_not_admitted() -> None:

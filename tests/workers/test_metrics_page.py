@@ -53,6 +53,8 @@ def test_the_published_names_are_to_the_letter() -> None:
         "num_requests_waiting",
         "kv_cache_usage_perc",
         "num_preemptions_total",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
         "time_to_first_token_seconds",
         "inter_token_latency_seconds",
         "e2e_request_latency_seconds",

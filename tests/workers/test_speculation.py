@@ -122,7 +122,21 @@ def test_guesses_that_have_come_true_for_very_long_are_no_certainty() -> None:
         guesses = guessing.guess(plan(decode()), lambda _chunk: request())
         verifier.accepted = dict(guesses)
         guessing.accepted(guesses, lambda _place: P0)
-    assert 0.99 < guessing.statistics().probability[P0] < 1.0
+    assert 0.99 < guessing.statistics().by_class[P0].probability < 1.0
+
+
+def test_guesses_are_counted_for_the_class_they_were_made_for() -> None:
+    guessing = speculation()
+    verifier = guessing.runner
+    assert isinstance(verifier, Verifier)
+    for service, right in ((P0, 2), (P3, 0), (P0, 1)):
+        guesses = guessing.guess(plan(decode()), lambda _chunk, service=service: request(service))
+        verifier.accepted = {0: guesses[0][:right]}
+        guessing.accepted(guesses, lambda _place, service=service: service)
+    told = guessing.statistics()
+    assert (told.by_class[P0].accepted, told.by_class[P3].accepted, told.accepted) == (3, 0, 3)
+    assert told.by_class[P3].guessed >= 1
+    assert told.guessed == told.by_class[P0].guessed + told.by_class[P3].guessed
 
 
 def test_rows_that_cost_nothing_are_guessed_as_far_as_may_be() -> None:

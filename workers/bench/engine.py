@@ -168,7 +168,7 @@ def run_workload(
     outputs = [sink.answers[RecordId("bench", 0, number)].token_ids for number in range(len(requests))]
     tokens = sum(map(len, outputs))
     statistics = parts.engine.statistics()
-    speculation = parts.engine.speculation_statistics()
+    speculation = statistics.speculation
     guessed, accepted = (0, 0) if speculation is None else (speculation.guessed, speculation.accepted)
     for request, output in zip(requests, outputs, strict=True):
         full = len(output) == request["max_tokens"]

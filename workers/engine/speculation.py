@@ -33,7 +33,7 @@ from scheduling.step_time import LinearStepTime
 from workers.engine.ngram_lookup import NGramLookup
 from workers.intake.sampling import SamplingParams
 
-__all__ = ["SpeculatedRequest", "Speculation", "SpeculationStatistics", "VerifyingRunner"]
+__all__ = ["ClassSpeculation", "SpeculatedRequest", "Speculation", "SpeculationStatistics", "VerifyingRunner"]
 
 _MOST_TOKENS = 7
 _KEPT = 0.99
@@ -74,22 +74,42 @@ class _Acceptance:
     right: float = 1.0
     wrong: float = 1.0
     probed_step: int = 0
+    guessed: int = 0
+    """Since the start, as `accepted`."""
+    accepted: int = 0
 
     @property
     def probability(self) -> float:
         return min(self.right / (self.right + self.wrong), _MOST_CERTAIN)
 
-    def count(self, right: int, refused: bool) -> None:
-        self.right = self.right * _KEPT + right
-        self.wrong = self.wrong * _KEPT + refused
+    def count(self, guessed: int, accepted: int) -> None:
+        self.guessed += guessed
+        self.accepted += accepted
+        self.right = self.right * _KEPT + accepted
+        self.wrong = self.wrong * _KEPT + (accepted < guessed)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSpeculation:
+    guessed: int
+    """Tokens, since the start."""
+    accepted: int
+    probability: float
+    """That the next guess comes true, if those before it did."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStatistics:
-    guessed: int
-    accepted: int
-    probability: Mapping[PriorityClass, float]
-    """That a class's next guess comes true, if those before it did."""
+    by_class: Mapping[PriorityClass, ClassSpeculation]
+    """Classes that have been guessed for."""
+
+    @property
+    def guessed(self) -> int:
+        return sum(known.guessed for known in self.by_class.values())
+
+    @property
+    def accepted(self) -> int:
+        return sum(known.accepted for known in self.by_class.values())
 
 
 @dataclass(slots=True)
@@ -101,8 +121,6 @@ class Speculation:
     step_time: Callable[[], LinearStepTime]
     _acceptance: dict[PriorityClass, _Acceptance] = field(default_factory=dict)
     _steps: int = 0
-    _guessed: int = 0
-    _accepted: int = 0
 
     def guess(self, plan: StepPlan, look_at: Callable[[Chunk], SpeculatedRequest]) -> dict[int, Sequence[int]]:
         """Guessed tokens by place in the plan's chunks; never an empty guess."""
@@ -134,15 +152,17 @@ class Speculation:
             return {}
         accepted = self.runner.take_accepted()
         for place, guess in guesses.items():
-            right = len(accepted.get(place, ()))
-            self._guessed += len(guess)
-            self._accepted += right
-            self._of(service_of(place)).count(right, right < len(guess))
+            self._of(service_of(place)).count(len(guess), len(accepted.get(place, ())))
         return accepted
 
     def statistics(self) -> SpeculationStatistics:
-        probability = {service: known.probability for service, known in self._acceptance.items()}
-        return SpeculationStatistics(self._guessed, self._accepted, probability)
+        """From any thread."""
+        return SpeculationStatistics(
+            {
+                service: ClassSpeculation(known.guessed, known.accepted, known.probability)
+                for service, known in self._acceptance.copy().items()
+            }
+        )
 
     def _worth(self, service: PriorityClass, cost: float) -> int:
         """How many guesses in a row pay, if a row costs this part of a token."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from scheduling.suspension import SuspensionStatistics
 from workers.engine.preemption_times import PreemptionTimesStatistics
+from workers.engine.speculation import SpeculationStatistics
 
 __all__ = ["EngineStatistics"]
 
@@ -26,3 +27,5 @@ class EngineStatistics:
     preemptions: int
     suspensions: SuspensionStatistics
     preemption_times: PreemptionTimesStatistics
+    speculation: SpeculationStatistics | None
+    """None: no tokens are guessed."""

@@ -208,7 +208,7 @@ class StepExecution:
                 endings.append((chunk.row, reason))
         self._scheduler.settle(plan, outcomes, self.last_s, done)
         if self._observer is not None:
-            self._observer.step(plan, self.last_s)
+            self._observer.step(plan, sum(map(len, guesses.values())), self.last_s)
         for row, reason in endings:
             self._departures.end(row, reason, done)
         self.steps += 1

@@ -20,6 +20,7 @@ from workers.models.warm_up import measure_step_time
 from workers.runners.rank_group import RankGroup
 from workers.runners.runner import ModelLimits, ModelRunner
 from workers.runners.runner_choice import load_runner
+from workers.runners.step_memory import WidestStep
 from workers.runners.swap_space import SwapPool, make_swap_pool
 
 __all__ = ["LoadedModel", "load_model"]
@@ -65,6 +66,7 @@ def load_model(
         kv_bytes=engine.kv_bytes,
         max_context_tokens=model.max_context_tokens,
         tensor_parallel=engine.tensor_parallel,
+        widest=WidestStep(engine.step_tokens, engine.max_sequences),
         on_progress=on_progress,
     )
     tokenizer = load_tokenizer(files)

@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from workers.runners.errors import DeviceLost, GrammarBroken, NotFiniteLogits, O
 from workers.runners.rank_group import RankGroup
 from workers.runners.runner import ModelLimits, SequenceInput
 from workers.runners.sampler import Sampler
+from workers.runners.step_memory import PoolProfile
 
 __all__ = ["AttentionHeads", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
 
@@ -81,16 +82,16 @@ class PagedRunner(ABC):
         attention: AttentionKind,
         kv_bytes: int | None,
         ranks: int = 1,
+        profile: PoolProfile | None = None,
     ) -> None:
-        """`kv_bytes`: memory of the pool; a share of what is free where None. `ranks`: so many processes of a
-        torch.distributed group make a runner of this model at this time. Raises `PoolSizeError`.
+        """`kv_bytes`: memory of the pool; a share of what is free where None, less what steps take if there is a
+        `profile`. `ranks`: so many processes of a torch.distributed group make a runner of this model at this time.
+        Raises `PoolSizeError`. `_forward` is called here where there is a profile.
         """
         torch.set_num_threads(placement.threads)
         self._limits = limits
         self._device = placement.device
         self._block_size = attention.block_size
-        self._storage = _make_storage(heads, limits, placement, attention, kv_bytes, ranks)
-        self._attention = attention(self._storage)
         self.attention_name = attention.name
         self._sampler = Sampler()
         self._logprobs: dict[int, TokenLogprobs] = {}
@@ -100,6 +101,11 @@ class PagedRunner(ABC):
         self._steps = 0
         self._tokens = 0
         self._sampled = 0
+        set_aside_bytes = 0
+        if profile is not None and kv_bytes is None:
+            set_aside_bytes = self._profile(heads, placement, attention, profile)
+        self._storage = _make_storage(heads, limits, placement, attention, kv_bytes, ranks, set_aside_bytes)
+        self._attention = attention(self._storage)
 
     @property
     def limits(self) -> ModelLimits:
@@ -225,6 +231,36 @@ class PagedRunner(ABC):
             host = host.pin_memory()  # an ordinary tensor's copy would wait for all that the device has to do
         return host.to(self._device, non_blocking=True)
 
+    def _profile(
+        self, heads: AttentionHeads, placement: Placement, attention: AttentionKind, profile: PoolProfile
+    ) -> int:
+        """Bytes to set aside for steps: run the widest on a pool that is just large enough.
+
+        Twice its peak: once for steps as they come, and once for those that are recorded (CUDA graphs keep their own).
+        """
+        sequences = profile.widest.sequences_of(self._limits, attention.block_size)
+        blocks = 1 + max(sequence.block_ids[-1] for sequence in sequences)
+        shape = attention.block_shape(heads.kv_heads, heads.head_dim)
+        try:
+            with _faults_named():
+                self._storage = KVStorage(blocks, heads.layers, shape, placement.dtype, placement.device)
+                self._attention = attention(self._storage)
+                profile.meter.restart()
+                PagedRunner.step(self, sequences)  # not an override that tells other ranks: each does this itself
+                peak_bytes = profile.meter.peak_bytes()
+        except OutOfMemory as error:
+            raise PoolSizeError(
+                f"{placement.device} has no room for a step of {profile.widest.tokens} tokens and "
+                f"{profile.widest.sequences} sequences beside the weights ({error}): lower engine.step_tokens or "
+                "engine.max_sequences"
+            ) from error
+        del self._storage, self._attention
+        self._sampler = Sampler()
+        self._steps = self._tokens = self._sampled = 0
+        if placement.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return 2 * peak_bytes
+
 
 def serving_attention(heads: AttentionHeads, preferred: AttentionKind) -> AttentionKind:
     """`preferred` if it can serve these heads, else the reference, which serves all."""
@@ -239,12 +275,14 @@ def _make_storage(
     attention: AttentionKind,
     kv_bytes: int | None,
     ranks: int,
+    set_aside_bytes: int,
 ) -> KVStorage:
+    share = CPU_SHARE if placement.device.type == "cpu" else ACCELERATOR_SHARE
     blocks = size_pool(
         KVGeometry(heads.layers, heads.kv_heads, heads.head_dim, placement.dtype.itemsize, attention.block_size),
         budget_bytes=kv_bytes,
         free_bytes=free_memory_bytes(placement.device),
-        share=CPU_SHARE if placement.device.type == "cpu" else ACCELERATOR_SHARE,
+        share=replace(share, set_aside_bytes=set_aside_bytes),
         longest_request_tokens=limits.context_tokens,
     )
     if ranks > 1:

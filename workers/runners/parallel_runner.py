@@ -33,6 +33,7 @@ from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.errors import DeviceLost, EngineFault, NotFiniteLogits, OutOfMemory, UnsupportedModel, first_line
 from workers.runners.rank_group import RankGroup, join_group
 from workers.runners.runner import SequenceInput
+from workers.runners.step_memory import WidestStep, pool_profile
 from workers.runners.swap_space import SwapPool
 from workers.runners.transformers_runner import TransformersRunner
 
@@ -116,6 +117,7 @@ def load_parallel(
     *,
     kv_bytes: int | None = None,
     max_context_tokens: int | None = None,
+    widest: WidestStep | None = None,
 ) -> ParallelRunner:
     """Start the other ranks and load a part of the model on each. `placement`: rank 0's; `kv_bytes`: of each rank.
 
@@ -123,9 +125,9 @@ def load_parallel(
     """
     check_divisible(files.folder, ranks)  # before seconds of imports in each of the others
     own = rank_placement(placement, 0, ranks)
-    group = RankGroup(ranks, placement.device.type, _follow, (files, placement, kv_bytes, max_context_tokens))
+    group = RankGroup(ranks, placement.device.type, _follow, (files, placement, kv_bytes, max_context_tokens, widest))
     try:
-        runner = _load(ParallelRunner, files, own, kv_bytes, max_context_tokens)
+        runner = _load(ParallelRunner, files, own, kv_bytes, max_context_tokens, widest)
     except BaseException:
         group.close()
         raise
@@ -147,6 +149,7 @@ def _load(
     placement: Placement,
     kv_bytes: int | None,
     max_context_tokens: int | None,
+    widest: WidestStep | None,
 ) -> TransformersRunner:
     if placement.device.type == "cuda":
         torch.cuda.set_device(placement.device)
@@ -158,6 +161,7 @@ def _load(
         max_context_tokens=max_context_tokens,
         attention=ReferenceAttention if isinstance(flash, str) else flash,
         ranks=torch.distributed.get_world_size(),
+        profile=pool_profile(placement, widest),
     )
 
 
@@ -170,6 +174,7 @@ def _follow(
     placement: Placement,
     kv_bytes: int | None,
     max_context_tokens: int | None,
+    widest: WidestStep | None,
 ) -> None:
     """A follower's life: the same forwards as rank 0, until its pipe ends."""
     # A signal to the whole process group is rank 0's to answer: it drains, and then this one's pipe ends.
@@ -178,7 +183,8 @@ def _follow(
     orders.send(rank)
     join_group(placement.device.type, rank, ranks, rendezvous)
     try:
-        runner = _load(TransformersRunner, files, rank_placement(placement, rank, ranks), kv_bytes, max_context_tokens)
+        own = rank_placement(placement, rank, ranks)
+        runner = _load(TransformersRunner, files, own, kv_bytes, max_context_tokens, widest)
     except (UnsupportedModel, ValueError):
         return  # rank 0 meets the same, and says it
     swap: SwapSpace | None = None

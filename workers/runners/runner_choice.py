@@ -19,6 +19,7 @@ from workers.runners.decoder.runner import DecoderRunner, read_config
 from workers.runners.native.build import NoLibrary
 from workers.runners.native.library import NativeLibrary, load_library
 from workers.runners.paged_runner import PagedRunner
+from workers.runners.step_memory import WidestStep, pool_profile
 
 __all__ = ["load_runner"]
 
@@ -32,15 +33,19 @@ def load_runner(
     kv_bytes: int | None = None,
     max_context_tokens: int | None = None,
     tensor_parallel: int = 1,
+    widest: WidestStep | None = None,
     on_progress: OnProgress = lambda _line: None,
 ) -> PagedRunner:
-    """The fastest runner that serves the model here. Raises `ModelError` and `kvcache.sizing.PoolSizeError`."""
+    """The fastest runner that serves the model here. `widest`: the largest step it will be asked for.
+
+    Raises `ModelError` and `kvcache.sizing.PoolSizeError`.
+    """
     if tensor_parallel > 1:
         # Here and not above, as below.
         from workers.runners.parallel_runner import load_parallel
 
         parallel = load_parallel(
-            files, placement, tensor_parallel, kv_bytes=kv_bytes, max_context_tokens=max_context_tokens
+            files, placement, tensor_parallel, kv_bytes=kv_bytes, max_context_tokens=max_context_tokens, widest=widest
         )
         on_progress(
             f"Runner: transformers' own code over {tensor_parallel} ranks, on {parallel.attention_name} attention"
@@ -60,6 +65,7 @@ def load_runner(
             torch_products=placement.dtype == torch.bfloat16 and computes_bf16(placement.device),
             kv_bytes=kv_bytes,
             max_context_tokens=max_context_tokens,
+            profile=pool_profile(placement, widest),
             on_progress=on_progress,
         )
         by = "compiled kernels" if runner.native is not None else "torch"
@@ -74,6 +80,7 @@ def load_runner(
             kv_bytes=kv_bytes,
             max_context_tokens=max_context_tokens,
             attention=flash or _plain(library, placement),
+            profile=pool_profile(placement, widest),
             on_progress=on_progress,
         )
         on_progress(f"Runner: transformers' own code ({shape.reason}), on {runner.attention_name} attention")

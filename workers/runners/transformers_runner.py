@@ -31,6 +31,7 @@ from workers.runners.errors import UnsupportedModel, first_line
 from workers.runners.paged_runner import AttentionHeads, PackedStep, PagedRunner, serving_attention
 from workers.runners.position_limits import refuse_batch_dependent_positions
 from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.step_memory import PoolProfile
 from workers.runners.transformers_attention import AttentionGeometry, probe_attention
 
 __all__ = ["TransformersRunner"]
@@ -49,9 +50,10 @@ class TransformersRunner(PagedRunner):
         kv_bytes: int | None = None,
         attention: AttentionKind = ReferenceAttention,
         ranks: int = 1,
+        profile: PoolProfile | None = None,
     ) -> None:
         """`kv_bytes`: memory of the pool; a share of what is free where None. `attention`: used if it can serve the
-        model's heads, else the reference is. `ranks`: over which `model` is divided.
+        model's heads, else the reference is. `ranks`: over which `model` is divided. `profile`: see `PagedRunner`.
 
         Raises `UnsupportedModel`, or `kvcache.sizing.PoolSizeError`.
         """
@@ -62,7 +64,7 @@ class TransformersRunner(PagedRunner):
         check = _SelfCheck(model, limits)
         asked = _asked_of_attention(model)
         heads = AttentionHeads(asked.layers, asked.heads, asked.kv_heads, asked.head_dim)
-        super().__init__(heads, limits, placement, serving_attention(heads, attention), kv_bytes, ranks)
+        super().__init__(heads, limits, placement, serving_attention(heads, attention), kv_bytes, ranks, profile)
         check.compare(self)
 
     @classmethod
@@ -76,6 +78,7 @@ class TransformersRunner(PagedRunner):
         attention: AttentionKind = ReferenceAttention,
         on_progress: Callable[[str], None] = lambda _line: None,
         ranks: int = 1,
+        profile: PoolProfile | None = None,
     ) -> "TransformersRunner":
         """Load the weights and lay out the pool. `max_context_tokens` lowers the model's own limit. `ranks`: so many
         processes of a torch.distributed group do the same, and each holds a part.
@@ -85,7 +88,7 @@ class TransformersRunner(PagedRunner):
         on_progress(f"Loading {files.name} on {placement}")
         limits = files.limits.at_most(max_context_tokens)
         model = load_weights(files, placement, ranks)
-        return cls(model, limits, placement, kv_bytes=kv_bytes, attention=attention, ranks=ranks)
+        return cls(model, limits, placement, kv_bytes=kv_bytes, attention=attention, ranks=ranks, profile=profile)
 
     def _forward(self, step: PackedStep) -> torch.Tensor:
         rows = self._to_device(step.rows)

@@ -88,6 +88,14 @@ class EngineMetrics:
         reading.set(ours.ENGINE_TIME, engine.python_seconds, "python")
         reading.set(ours.ENGINE_TIME, max(0.0, engine.python_seconds - engine.python_cpu_seconds), "waiting")
         reading.set(ours.BUSY, min(1.0, self._forward.rate()))
+        if engine.speculation is None:
+            return
+        for priority, known in engine.speculation.by_class.items():
+            reading.set(ours.GUESSED_TOKENS, known.accepted, priority.label, "accepted")
+            reading.set(ours.GUESSED_TOKENS, known.guessed - known.accepted, priority.label, "refused")
+        if reading.declares(theirs.VLLM_DRAFTS):
+            reading.set(theirs.VLLM_DRAFTS, engine.speculation.guessed, self._model)
+            reading.set(theirs.VLLM_ACCEPTED, engine.speculation.accepted, self._model)
 
     def _read_queue(self, reading: Reading, snapshot: EngineSnapshot) -> None:
         for priority, waiting in snapshot.waiting.items():

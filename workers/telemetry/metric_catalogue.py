@@ -210,10 +210,22 @@ STEP_SEQUENCES = Metric(
     "headrace.engine.step.sequences", "{sequence}", _HISTOGRAM, (), "Sequences in one forward.", _POWERS[:11]
 )
 STEP_TOKENS = Metric(
-    "headrace.engine.step.tokens", "{token}", _HISTOGRAM, (), "Tokens in one forward, prompts and decodes.", _POWERS
+    "headrace.engine.step.tokens",
+    "{token}",
+    _HISTOGRAM,
+    (),
+    "Tokens in one forward: prompts, decodes, guesses.",
+    _POWERS,
 )
 COMPUTED_TOKENS = Metric(
     "headrace.engine.tokens", "{token}", _COUNTER, ("phase",), "Tokens computed, in `prefill` and in `decode`."
+)
+GUESSED_TOKENS = Metric(
+    "headrace.engine.guessed.tokens",
+    "{token}",
+    _COUNTER,
+    ("class", "outcome"),
+    "Guessed ahead (`engine.speculate`) and computed: `accepted` when they came true, else `refused`.",
 )
 ENGINE_TIME = Metric(
     "headrace.engine.time",
@@ -339,6 +351,7 @@ OURS = (
     STEP_SEQUENCES,
     STEP_TOKENS,
     COMPUTED_TOKENS,
+    GUESSED_TOKENS,
     ENGINE_TIME,
     BUSY,
     PREDICTION_ERROR,

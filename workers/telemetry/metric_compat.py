@@ -20,6 +20,12 @@ VLLM_RUNNING = Metric("vllm:num_requests_running", "", _GAUGE, _MODEL, "Requests
 VLLM_WAITING = Metric("vllm:num_requests_waiting", "", _GAUGE, _MODEL, "Requests not dispatched yet, or suspended.")
 VLLM_KV_USAGE = Metric("vllm:kv_cache_usage_perc", "", _GAUGE, _MODEL, "headrace.kv.usage.")
 VLLM_PREEMPTIONS = Metric("vllm:num_preemptions", "", _COUNTER, _MODEL, "headrace.preemptions, all of them.")
+VLLM_DRAFTS = Metric(
+    "vllm:spec_decode_num_draft_tokens", "", _COUNTER, _MODEL, "headrace.engine.guessed.tokens, all of them."
+)
+VLLM_ACCEPTED = Metric(
+    "vllm:spec_decode_num_accepted_tokens", "", _COUNTER, _MODEL, "headrace.engine.guessed.tokens that came true."
+)
 VLLM_TTFT = Metric(
     "vllm:time_to_first_token_seconds",
     "",
@@ -96,7 +102,17 @@ SCHEDULER_BORROW = Metric("scheduler_borrow_ratio", "", _GAUGE, ("tier_from", "t
 SCHEDULER_THROUGHPUT = Metric("scheduler_throughput_p99", "", _GAUGE, ("tenant",), "headrace.throughput.p99.")
 
 COMPAT = {
-    "vllm": (VLLM_RUNNING, VLLM_WAITING, VLLM_KV_USAGE, VLLM_PREEMPTIONS, VLLM_TTFT, VLLM_GAP, VLLM_E2E),
+    "vllm": (
+        VLLM_RUNNING,
+        VLLM_WAITING,
+        VLLM_KV_USAGE,
+        VLLM_PREEMPTIONS,
+        VLLM_DRAFTS,
+        VLLM_ACCEPTED,
+        VLLM_TTFT,
+        VLLM_GAP,
+        VLLM_E2E,
+    ),
     "llm-scheduler": (
         LLM_QUEUE_DEPTH,
         LLM_WAIT,

@@ -28,6 +28,7 @@ from workers.runners.errors import ModelError
 from workers.runners.native.library import NativeLibrary
 from workers.runners.paged_runner import AttentionHeads, PackedStep, PagedRunner, serving_attention
 from workers.runners.position_limits import refuse_batch_dependent_positions
+from workers.runners.step_memory import PoolProfile
 
 __all__ = ["DecoderRunner", "read_config"]
 
@@ -49,11 +50,12 @@ class DecoderRunner(PagedRunner):
         flash: FlashAttentionKind | None = None,
         kv_bytes: int | None = None,
         max_context_tokens: int | None = None,
+        profile: PoolProfile | None = None,
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """`library`: the compiled kernels, for a CPU; None: torch. `torch_products`: of the kernels use attention only.
         `flash`: attention for a GPU, where it can serve the model's heads.
-        `max_context_tokens` lowers the model's own limit.
+        `max_context_tokens` lowers the model's own limit. `profile`: see `PagedRunner`.
 
         Raises `ModelError` and `kvcache.sizing.PoolSizeError`.
         """
@@ -81,9 +83,9 @@ class DecoderRunner(PagedRunner):
                 f"{files.folder} doesn't fit into the memory of {placement.device}: use a smaller model or dtype "
                 f"(it is {placement.dtype} now), or another device"
             ) from error
-        # After the weights: the pool takes a share of what they leave.
-        super().__init__(heads, limits, placement, attention, kv_bytes)
         self._graphs: DecodeGraphs | None = None
+        # After the weights: the pool takes a share of what they leave.
+        super().__init__(heads, limits, placement, attention, kv_bytes, profile=profile)
 
     @property
     def native(self) -> NativeForward | None:
