@@ -8,6 +8,7 @@ On the event loop; the engine's threads call `attempts.stage` and `attempts.stag
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from scheduling.priority import PriorityClass
@@ -25,6 +26,7 @@ from topics.record import InboundRecord
 from topics.record_fetcher import RecordFetcher
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.answers.egress import Egress
+from workers.answers.kept_finals import KeptFinals
 from workers.answers.terminal_writer import ReplyTopics, Settled
 from workers.answers.usage import UsageWriter
 from workers.attempts.attempts import Attempts
@@ -97,6 +99,7 @@ class Delivery:
             let_in=computing.put,
             go_on=self._go_on,
             give_up=self._give_up,
+            answered=self._answer_kept,
             on_broken=lambda error: on_broken("attempts can't be noted", error),
             call_soon=call_soon,
             full=self.residency.paused,
@@ -112,6 +115,7 @@ class Delivery:
             )
             for priority, max_bytes in class_shares(weights, config.ingress.max_bytes).items()
         }
+        self._kept = KeptFinals(config.kafka.session_timeout_ms / 1000, self._trace)
         self.ingress = Ingress(
             config.ingress,
             default_reply_topic=topics.replies,
@@ -159,7 +163,7 @@ class Delivery:
             self.deltas,
             LogReader(kafka, "deltas-told"),
             topics.deltas,
-            context=lambda message: self.egress.context_of(message.job.arrival),
+            context=lambda message: self.egress.contexts.of(message.job.arrival),
             new_detokenizer=computing.new_detokenizer,
             let_in=computing.put,
         )
@@ -238,6 +242,7 @@ class Delivery:
 
     async def leave_groups(self) -> None:
         """Raises what ended a consumer before, which is a bug; when all have left."""
+        self._kept.drop_all()
         await _all_at_once(*(channel.consumer.stop() for channel in self.channels.values()))
 
     async def stop(self) -> None:
@@ -258,8 +263,8 @@ class Delivery:
         self._telemetry.arrived(arrival)
         self._computing.put(arrival)
         # An order may have come since ingress looked; one to another class is obeyed here alone.
-        headers, timestamp_ms = arrival.headers, arrival.timestamp_ms
-        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, timestamp_ms)
+        headers = arrival.headers
+        order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, arrival.sent_ms)
         if order is not None:
             self._computing.put(Cancelled((order,)))
 
@@ -275,6 +280,15 @@ class Delivery:
     def _give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
         self._giving_up.put(arrival, prior)
 
+    def _answer_kept(self, arrival: Arrival, prior: PriorAttempts | None) -> bool:
+        """Whether its answer was there when its partition was taken away; then it is on its way."""
+        terminal = self._kept.claim(arrival, prior)
+        if terminal is None:
+            return False
+        self._telemetry.arrived(arrival)
+        self.channels[arrival.origin_class].writer.put(terminal)
+        return True
+
     def _revoke(self, partition: PartitionEpoch) -> None:
         self._telemetry.revoked(partition)
         self.egress.revoke(*partition)
@@ -289,15 +303,23 @@ class Delivery:
         terminal, publication = settled.terminal, settled.terminal.publication
         self.payloads[terminal.origin_class].payloads.drop(terminal.partition, terminal.record.offset)
         self.attempts.settled(terminal.record, terminal.epoch)
-        delivered = settled.fate is Fate.DELIVERED
-        met = self._telemetry.settled(settled) if delivered else {}
+        self._giving_up.settled((terminal.record, terminal.epoch))
+        if publication is not None:
+            outbox = self._computing.outbox
+            was_full = outbox.full
+            outbox.delivered(publication)
+            if was_full and not outbox.full:
+                self._computing.wake()  # it may dispatch again
+        if settled.fate is Fate.DELIVERED:
+            self._trace(settled, self._telemetry.settled(settled))
+        elif not self._kept.keep(settled):
+            self._trace(settled)
+
+    def _trace(self, settled: Settled, met: Mapping[str, bool] = MappingProxyType({})) -> None:
+        """Of what the engine has ended: its spans, now that its end is known. `met`: see `WorkerTelemetry.settled`."""
+        terminal, publication = settled.terminal, settled.terminal.publication
         if publication is None:
             return
-        outbox = self._computing.outbox
-        was_full = outbox.full
-        outbox.delivered(publication)
-        if was_full and not outbox.full:
-            self._computing.wake()  # it may dispatch again
         assert publication.ending is not None
         if isinstance(publication.ending.reason, Moved):
             return
@@ -308,7 +330,7 @@ class Delivery:
             settled.acknowledged_s,
             sent.size_bytes,
             attempt=sent.attempt,
-            committed=delivered,
+            committed=settled.fate is Fate.DELIVERED,
             transactional=self._transactional,
         )
         self._tracer.record(

@@ -222,7 +222,7 @@ async def test_notes_of_what_nobody_suspects_come_now_and_then_and_the_reply_wai
     assert len(rig.journal.written) == 2, "nothing is noted of what has ended"
 
 
-async def test_a_partition_that_is_given_back_leaves_no_crash_but_for_what_is_answered_already() -> None:
+async def test_a_partition_that_is_given_back_leaves_no_crash_whether_answered_or_not() -> None:
     rig = AttemptRig()
     running, answered = arrivals(P1, P1)
     for each in (running, answered):
@@ -231,9 +231,9 @@ async def test_a_partition_that_is_given_back_leaves_no_crash_but_for_what_is_an
     rig.attempts.ending(answered)
     rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
     await rig.attempts.given_back()
-    (record, note) = rig.journal.written[-1]
-    assert (record, note.running, len(rig.journal.written)) == (running.id, False, 3)
-    assert PriorAttempts(note, ended=False).crashes == 0
+    last = rig.journal.written[2:]
+    assert [(record, note.running) for record, note in last] == [(running.id, False), (answered.id, False)]
+    assert [PriorAttempts(note, ended=False).crashes for _, note in last] == [0, 0]
 
 
 async def test_a_refusal_takes_away_what_earlier_attempts_have_noted_and_else_nothing() -> None:
@@ -356,3 +356,48 @@ async def test_a_journal_that_takes_nothing_any_more_ends_the_worker_and_stops_n
     rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
     assert [type(error) for error in rig.broken] == [ProducerStoppedError] * 3
     assert rig.attempts.statistics().begun == 0
+
+
+async def test_of_those_that_wait_for_room_who_has_ended_is_not_begun_and_the_others_are_in_their_order() -> None:
+    rig = AttemptRig()
+    first, ends, last = arrivals(P1, P1, P1)
+    for arrival in (first, ends, last):
+        rig.attempts.take(arrival)
+    rig.journal.room.clear()
+    for arrival in (first, ends, last):
+        rig.attempts.stage(StageJob(0, arrival))
+    assert rig.attempts.ending(ends).beside == ()
+    await there_is_room(rig, last)
+    assert [record for record, _ in rig.journal.written] == [first.id, last.id]
+
+
+async def test_an_orderly_end_blames_what_is_answered_and_not_delivered_for_nothing() -> None:
+    """Its reply may still arrive, or the next owner runs it again."""
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    assert rig.attempts.ending(arrival).beside, "its reply takes the note away"
+    rig.attempts.give_back()
+    assert [note.running for _, note in rig.journal.written] == [True, False]
+    assert PriorAttempts(rig.journal.written[-1][1], ended=False).crashes == 0
+
+
+async def test_who_was_answered_in_time_leaves_no_note() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.attempts.ending(arrival)
+    rig.attempts.settled(arrival.id, arrival.epoch)
+    rig.attempts.give_back()
+    assert [note.running for _, note in rig.journal.written] == [True]
+
+
+async def test_an_answer_that_was_kept_is_given_and_its_request_not_run_even_of_a_suspect() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.left[arrival.id] = crashed(2)
+    rig.answered = [arrival]
+    rig.attempts.take(arrival)
+    assert (rig.queued, rig.attempts.statistics().suspects) == ([], 0)

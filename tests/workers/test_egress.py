@@ -11,11 +11,14 @@ from scheduling.priority import PriorityClass
 from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
 from topics.attempt_notes import AttemptNote, PriorAttempts
-from topics.record import InboundRecord
+from topics.errors import RequestError
+from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord
+from topics.usage import UsageRecord
 from workers.answers.egress import Egress
 from workers.answers.reply_stream import StreamStart
 from workers.answers.terminal_writer import ReplyTopics, Terminal
+from workers.answers.usage import UsageWriter
 from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox
 from workers.engine.timeline import Timeline
@@ -24,6 +27,7 @@ from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.intake.sampling import TokenLogprobs
 from workers.intake.staging import StageJob
+from workers.telemetry.wall_clock import WallClock
 
 P1 = PriorityClass.P1
 
@@ -59,7 +63,7 @@ class Writer:
 
 
 class Scene:
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, usage: UsageWriter | None = None, **config: Any) -> None:
         self.deltas, self.writer = Deltas(), Writer()
         self.attempts = AttemptRig()
         self.outbox = Outbox(1_000_000, lambda: None)
@@ -75,6 +79,7 @@ class Scene:
             attempts=self.attempts.attempts,
             token_bytes=token_bytes,
             payload_of=lambda arrival, then: self.asked.append((arrival, then)),
+            usage=usage,
             **fakes,
         )
 
@@ -158,10 +163,30 @@ async def test_an_answer_too_large_for_its_topic_has_an_error_to_take_its_place(
     await scene.run()
     (terminal,) = scene.writer.terminals
     assert terminal.instead is not None
-    error = terminal.instead()
-    assert dict(error.headers)["event"] == b"error"
-    assert error.value is not None
-    assert orjson.loads(error.value)["error"]["code"] == "answer_too_large"
+    failed = terminal.instead(terminal)
+    assert dict(failed.reply.headers)["event"] == b"error"
+    assert failed.reply.value is not None
+    assert orjson.loads(failed.reply.value)["error"]["code"] == "answer_too_large"
+
+
+async def test_an_answer_that_was_too_large_counts_as_an_error_in_usage_and_telemetry() -> None:
+    scene = Scene(usage=UsageWriter("u", WallClock()))
+    arrival, prepared = scene.request("r")
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, Ending(FinishReason.LENGTH, Timeline(arrived_s=0.0, ended_s=1.0), 3, 1))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert terminal.instead is not None
+    failed = terminal.instead(terminal)
+    (record,) = failed.beside
+    assert UsageRecord.decode(InboundRecord(RecordId("u", 0, 0), 0, record.key, record.value, ())).outcome == (
+        "answer_too_large"
+    )
+    assert failed.publication is not None
+    assert failed.publication.ending is not None
+    error = failed.publication.ending.error
+    assert error is not None
+    assert (error.code, failed.publication.ending.output_tokens) == ("answer_too_large", 1)
 
 
 async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_instead() -> None:
@@ -173,7 +198,8 @@ async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_ins
     (terminal,) = scene.writer.terminals
     assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", b"{}")
     assert terminal.instead is not None
-    assert (terminal.instead().topic, dict(terminal.instead().headers)["event"]) == ("r", b"error")
+    failed = terminal.instead(terminal)
+    assert (failed.moves, failed.reply.topic, dict(failed.reply.headers)["event"]) == (False, "r", b"error")
 
 
 async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_to() -> None:
@@ -333,3 +359,23 @@ def _logprobs(record: OutboundRecord) -> list[Any]:
     assert record.value is not None
     found = orjson.loads(record.value)["choices"][0]["logprobs"]
     return [] if found is None else list(found["content"])
+
+
+async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("stream")
+    ended = [replace(arrival, id=arrival.id._replace(offset=1 + n)) for n in range(500)]
+    cancelled = Ending(RequestError.cancelled(), Timeline(arrived_s=0.0, ended_s=1.0), 0, 0)
+    for each in ended:
+        scene.outbox.ended(each, None, cancelled)
+    running = asyncio.create_task(scene.egress.run())
+    scene.egress.notify()
+    await until(lambda: len(scene.writer.terminals) > 0)
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.egress.notify()
+    await until(lambda: len(scene.deltas.sent) == 1)
+    assert len(scene.writer.terminals) < len(ended)
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    assert [terminal.record for terminal in scene.writer.terminals] == [each.id for each in ended]
+    assert all(terminal.in_bulk for terminal in scene.writer.terminals)

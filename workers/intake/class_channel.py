@@ -132,7 +132,7 @@ class ClassChannel:
     def _settled(self, settled: Settled) -> None:
         """A terminal reply is on the broker and its record complete; or it is another worker's to answer."""
         terminal, partition = settled.terminal, settled.terminal.partition
-        if settled.fate is Fate.LOST:
+        if settled.fate is not Fate.DELIVERED:
             log.info("%s was answered, but its partition is gone: its next owner answers", terminal.record)
         self._residency.leave(self._priority, partition.partition, partition.epoch, terminal.held_bytes)
         self._resume_if_low()

@@ -60,7 +60,7 @@ class IngressStatistics:
     """By error code, or status code where there is none."""
 
 
-def _never(_request_id: str, _job_id: str | None, _tenant: str, _timestamp_ms: int) -> None:
+def _never(_request_id: str, _job_id: str | None, _tenant: str, _sent_ms: int) -> None:
     """No order is in force."""
 
 
@@ -120,7 +120,8 @@ class Ingress:
         tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
         if headers.reply_topic is not None and not self._allowed(headers.reply_topic, tenant):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
-        order = self._cancelling(headers.request_id, headers.job_id, tenant, record.timestamp_ms)
+        sent_ms = headers.sent_ms(record.timestamp_ms)
+        order = self._cancelling(headers.request_id, headers.job_id, tenant, sent_ms)
         if order is not None and order.move_to is None:
             raise RequestError.cancelled(order.reason)
         # Parsing a large body would hold the loop up; staging checks it anyway.

@@ -59,6 +59,11 @@ class Arrival:
         return PartitionEpoch(self.id.topic, self.id.partition, self.epoch)
 
     @property
+    def sent_ms(self) -> int:
+        """See `RequestHeaders.sent_ms`."""
+        return self.headers.sent_ms(self.timestamp_ms)
+
+    @property
     def sequences(self) -> int:
         """Each is a row of the engine."""
         return self.prompts * self.choices
