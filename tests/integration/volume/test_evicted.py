@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 P1 = PriorityClass.P1
 BODY = orjson.dumps({"prompt": [100, 101, 102], "temperature": 0, "ignore_eos": True, "max_tokens": 1})
 SMALL = {"max_bytes": 2**20}
-COUNT = 2_000
+COUNT = 1_000
 PADDING = bytes(2_000)
 
 
