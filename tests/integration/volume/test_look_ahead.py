@@ -80,7 +80,7 @@ async def ingress_times_ms(workers: SleepingWorkers) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize(
     ("count", "ingress"),
-    [(10_000, {"max_bytes": 2**20}), pytest.param(100_000, {}, marks=LONG)],
+    [(5_000, {"max_bytes": 2**20}), pytest.param(100_000, {}, marks=LONG)],
     ids=["in a small budget", "as shipped"],
 )
 async def test_a_job_hides_nobody_behind_it(workers: SleepingWorkers, count: int, ingress: dict[str, int]) -> None:
