@@ -18,7 +18,14 @@ from aiokafka.errors import KafkaError, ProducerClosed
 from topics.aiokafka_closing import close_bootstrap_connection, close_client, closes_within
 from topics.kafka_settings import KafkaSettings
 
-__all__ = ["KafkaUnavailableError", "close_producer", "list_topics", "open_producer", "producer_is_broken"]
+__all__ = [
+    "KafkaUnavailableError",
+    "close_producer",
+    "fail_batches",
+    "list_topics",
+    "open_producer",
+    "producer_is_broken",
+]
 
 _ABANDON_STEP_S = 2.0
 
@@ -81,7 +88,7 @@ async def close_producer(producer: Any, *, timeout_s: float) -> None:
 
 async def _abandon(producer: Any) -> None:
     """Close at once: nothing waits for a broker, and no task stays behind."""
-    client, accumulator = producer.client, producer._message_accumulator
+    client = producer.client
     producer._closed = True
     # The sender's requests end when their connections do, then wait for fresh metadata: nobody fetches any more.
     client.force_metadata_update = _no_metadata
@@ -92,8 +99,15 @@ async def _abandon(producer: Any) -> None:
     if client._md_update_fut is not None and not client._md_update_fut.done():
         client._md_update_fut.set_result(False)
     await closes_within(producer._sender.close(), _ABANDON_STEP_S, "a Kafka producer's sender")
-    # Only now that nothing works on the batches any more: fail what is left, and with it a flush that waits for it.
+    # Only now that nothing works on the batches any more.
+    await fail_batches(producer._message_accumulator)
+
+
+async def fail_batches(accumulator: Any) -> None:
+    """Fail what is left in a producer's `MessageAccumulator`, and with it a flush that waits for it."""
     batches = {*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches}
+    # A batch that was to be sent again is not among the pending ones, and yet will be taken out of them when it fails.
+    accumulator._pending_batches.update(batches)
     accumulator.fail_all(ProducerClosed())
     for batch in batches:
         if batch._drain_waiter.done():

@@ -113,6 +113,20 @@ class PartitionReader:
         self._stand_at(max(offset, first))
         return self.position
 
+    async def seek_time(self, since_ms: int) -> int:
+        """Stand at the first record with this time stamp or a later one, at the end if there is none.
+
+        Milliseconds since the epoch. Returns where it stands. Raises `KafkaUnavailableError`.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = await self._consumer.offsets_for_times({self._partition: since_ms})
+        except (KafkaError, TimeoutError) as error:
+            raise KafkaUnavailableError(self._settings, error) from error
+        place = found.get(self._partition)
+        self._stand_at(await self.end() if place is None else place.offset)
+        return self.position
+
     def _stand_at(self, offset: int) -> None:
         self.position = offset
         self._consumer.seek(self._partition, offset)

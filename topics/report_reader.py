@@ -1,4 +1,4 @@
-"""Reading workers' reports from now on: `async with ReportReader(…) as reader: async for report in reader`.
+"""Reading workers' reports, the latest and each that comes: `async with ReportReader(…) as reader`, `async for report`.
 
 Knows the one partition of the topic for reports. Does not know what is made of them (`workers.telemetry.top_figures`).
 A report that can't be read, of another version or not a worker's at all, is skipped and counted.
@@ -6,6 +6,7 @@ A report that can't be read, of another version or not a worker's at all, is ski
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -17,7 +18,7 @@ from topics.admin import AdminError, KafkaAdmin
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.client import TopicMissingError
 from topics.kafka_settings import KafkaSettings
-from topics.partition_reader import PartitionReader, end_offsets
+from topics.partition_reader import PartitionReader
 from topics.worker_reports import WorkerReport
 
 __all__ = ["ReportReader"]
@@ -28,9 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 class ReportReader:
-    def __init__(self, kafka: KafkaSettings, topic: str) -> None:
+    def __init__(self, kafka: KafkaSettings, topic: str, *, history_s: float) -> None:
+        """`history_s`: what was reported so long ago, or since, comes first."""
         self._kafka = kafka
         self._topic = topic
+        self._history_s = history_s
         self._reader = PartitionReader(kafka, topic, 0, read_committed=False)
         self._exit = AsyncExitStack()
         self.unreadable = 0
@@ -44,10 +47,9 @@ class ReportReader:
                 raise KafkaUnavailableError(self._kafka, error) from error
         if self._topic not in topics:
             raise TopicMissingError(self._topic)
-        end = (await end_offsets(self._kafka, self._topic, [0]))[0]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._reader)
-            await self._reader.seek(end)
+            await self._reader.seek_time(round(1000 * (time.time() - self._history_s)))
             self._exit = stack.pop_all()
         return self
 

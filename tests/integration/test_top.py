@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from tests.integration.conftest import KafkaHandle
 from tests.workers.reports import class_report, report, request_report, tenant_report
 from topics.catalogue import Catalogue
+from topics.worker_reports import TimeToFirstToken
 from workers.cli import main
 
 pytestmark = pytest.mark.broker
@@ -137,6 +138,22 @@ def test_once_prints_what_is_seen_as_json(
     assert (shown["workers"], shown["policies"]) == (1, ["htb"])
     assert [one["label"] for one in shown["classes"]] == ["p0", "p3"]
     assert shown["requests"][0]["request_id"] == "urgent-1"
+
+
+def test_what_was_answered_in_the_minute_before_it_began_is_shown(
+    kafka: KafkaHandle, prefix: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    producer, now_s = Producer({"bootstrap.servers": kafka.bootstrap_servers}), time.time()
+    for ago_s, answered in ((90, 2), (30, 5), (0, 9)):
+        spent = TimeToFirstToken(requests=answered, queue=2.0 * answered)
+        classes = (class_report("p1", answered=answered, ttft=spent),)
+        value = report(now_s - ago_s, up_s=100.0 - ago_s, classes=classes).model_dump_json()
+        producer.produce(Catalogue(prefix=prefix).reports, value, b"w1", timestamp=int(1000 * (now_s - ago_s)))
+    assert producer.flush(10) == 0
+    arguments = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", prefix]
+    assert main(["top", "--once", "--json", *arguments]) == 0
+    (p1,) = orjson.loads(capfdbinary.readouterr().out)["classes"]
+    assert (p1["ttft_requests"], p1["ttft_split_s"]["queue"]) == (4, 2.0)
 
 
 def test_nobody_reporting_is_said(kafka: KafkaHandle, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:

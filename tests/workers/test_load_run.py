@@ -10,6 +10,7 @@ from scheduling.cost import CostModel
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo
 from topics.stage_times import StageTimes
+from workers.runs.capacity import capacity_of
 from workers.runs.load_player import Observation
 from workers.runs.load_run import live_run
 from workers.runs.run_plots import draw_run
@@ -32,6 +33,16 @@ def observation(deltas: list[tuple[float, int]], ended_s: float | None, **fields
         ended_s=ended_s,
         **fields,
     )
+
+
+def test_capacity_is_what_was_served_while_something_waited() -> None:
+    # Ten of 10 + 4 tokens, all there at the start: one ends each second, and in the last one's nothing waits.
+    seen = [observation([(n + 0.5, 4)], n + 0.5, completion_tokens=4) for n in range(10)]
+    record = live_run([request(number, 0.0) for number in range(10)], seen, CostModel())
+    found = capacity_of(record, CostModel())
+    assert found.units_s == pytest.approx(CostModel().prompt(10) + CostModel().output(4))
+    assert (found.requests_s, found.stream_s) == (pytest.approx(1.0), pytest.approx(10.0))
+    assert found.factor([request(0, 0.0), request(1, 5.0)], 1.25) == pytest.approx(10.0 / 1.25 / 5.0)
 
 
 ANSWERED = observation(

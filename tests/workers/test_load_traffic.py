@@ -14,13 +14,13 @@ from workers.runs.trace_mix import ArrivingRequest
 REQUEST = ArrivingRequest(3, 10.0, 100, 20, PriorityClass.P2, "acme", "flow", prefix_hashes=(7, 8), prefix_tokens=32)
 
 
-def prompt(request: ArrivingRequest, seed: int = 1) -> list[int]:
-    ids: list[int] = orjson.loads(load_record(request, "r", Catalogue(), seed).value or b"")["prompt"]
+def prompt(request: ArrivingRequest, play: str = "a") -> list[int]:
+    ids: list[int] = orjson.loads(load_record(request, "r", Catalogue(), play).value or b"")["prompt"]
     return ids
 
 
 def test_prompt_and_answer_have_the_traces_lengths() -> None:
-    record = load_record(REQUEST, "r", Catalogue(), 1)
+    record = load_record(REQUEST, "r", Catalogue(), "a")
     body = parse_request(orjson.loads(record.value or b""))
     assert isinstance(body, CompletionRequest)
     assert len(body.prompt) == 100
@@ -28,7 +28,7 @@ def test_prompt_and_answer_have_the_traces_lengths() -> None:
 
 
 def test_class_tenant_and_flow_are_topic_and_headers() -> None:
-    record = load_record(REQUEST, "r", Catalogue(prefix="llama"), 1)
+    record = load_record(REQUEST, "r", Catalogue(prefix="llama"), "a")
     assert record.topic == "llama.p2"
     assert dict(record.headers) == {"request-id": b"r", "tenant": b"acme", "flow": b"flow"}
 
@@ -38,7 +38,11 @@ def test_equal_hashes_are_equal_tokens_and_the_rest_is_the_requests_own() -> Non
     assert prompt(REQUEST)[:32] == prompt(other)[:32]
     assert prompt(REQUEST)[32:64] != prompt(other)[32:64]
     assert prompt(REQUEST)[64:] != prompt(other)[64:]
-    assert prompt(REQUEST) == prompt(REQUEST) != prompt(REQUEST, seed=2)
+
+
+def test_another_play_shares_no_prefix_with_the_first() -> None:
+    assert prompt(REQUEST) == prompt(REQUEST)
+    assert prompt(REQUEST)[0] != prompt(REQUEST, "b")[0]
 
 
 def test_hashes_beyond_the_prompt_are_cut() -> None:

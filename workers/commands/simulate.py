@@ -41,11 +41,11 @@ from workers.cli import UsageError
 from workers.commands.run_output import write_runs
 from workers.configuration.config import ConfigError, WorkerConfig, load_config
 from workers.engine.assembly import batch_limits, class_tree, cost_model
+from workers.runs.capacity import Capacity
 from workers.runs.run_report import ReportRun
 from workers.runs.run_results import Figures
 from workers.runs.simulation import EngineModel
 from workers.runs.simulation_study import (
-    Capacity,
     RunFailed,
     RunTask,
     Study,

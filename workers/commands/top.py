@@ -25,20 +25,20 @@ from topics.report_reader import ReportReader
 from workers.cli import CommandFailedError, UsageError
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
-from workers.telemetry.top_figures import ReportBook
+from workers.telemetry.top_figures import GONE_S, HISTORY_S, ReportBook
 from workers.telemetry.top_screen import Choices, Line, screen
 
 __all__ = ["add_arguments", "run"]
 
 _ONCE_S = 3.0
-"""So long `--once` listens: every worker reports in it, twice."""
+"""So long `--once` listens: a worker that has just started reports in it, twice."""
 _REDRAW_S = 1.0
 _ONCE_WIDTH, _ONCE_HEIGHT = 100, 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="print what is seen within three seconds, and end")
+    parser.add_argument("--once", action="store_true", help="print one look, after three seconds, and end")
     parser.add_argument("--json", action="store_true", help="with --once: print JSON")
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--json goes with --once: a live view is for eyes")
     config = kafka_config(arguments)
     catalogue = Catalogue(prefix=config.topic_prefix, group_prefix=config.group_prefix)
-    reader = ReportReader(connection(config, "headrace-top"), catalogue.reports)
+    reader = ReportReader(connection(config, "headrace-top"), catalogue.reports, history_s=HISTORY_S)
     with explained():
         try:
             if arguments.once:
@@ -67,6 +67,7 @@ async def _once(reader: ReportReader, prefix: str, *, as_json: bool) -> int:
             async with asyncio.timeout(_ONCE_S):
                 async for report in reader:
                     book.take(report)
+    book.forget_gone(_now_ms())
     figures = book.figures()
     if as_json:
         sys.stdout.buffer.write(orjson.dumps(asdict(figures), default=_plain, option=orjson.OPT_INDENT_2) + b"\n")
@@ -76,7 +77,9 @@ async def _once(reader: ReportReader, prefix: str, *, as_json: bool) -> int:
             body = [line.text.rstrip() for line in lines[:-1]]
             print("\n".join(body).rstrip(), end="\n\n")
     if not figures.workers:
-        raise CommandFailedError(f"no worker reported on {prefix}.reports within {_ONCE_S:g} s: is one running?")
+        raise CommandFailedError(
+            f"no worker reported on {prefix}.reports within the last {GONE_S:g} s: is one running?"
+        )
     return 0
 
 
@@ -86,6 +89,10 @@ def _plain(value: Any) -> Any:
 
 def _clock() -> str:
     return time.strftime("%H:%M:%S")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 # --- live -------------------------------------------------------------------------------------------------------------
@@ -143,7 +150,7 @@ class _Live:
             self._draw()
 
     def _draw(self) -> None:
-        self._book.forget_gone(time.time_ns() // 1_000_000)
+        self._book.forget_gone(_now_ms())
         height, width = self._terminal.size()
         lines = screen(
             self._book.figures(), self._choices, prefix=self._prefix, clock=_clock(), width=width, height=height

@@ -2,7 +2,8 @@
 
 Knows bodies, headers and topics. Does not know when a record is sent. A prompt is a list of token ids, for a trace has
 no text: it takes the same path as any completion, and no tokeniser is needed on this side. Pieces that the trace says
-are equal (Mooncake's hashes) are equal, so prefixes are found in the cache as they would be.
+are equal (Mooncake's hashes) are equal within a play, so prefixes are found in the cache as they would be; another play
+has other tokens, or it would find all of the last one's prompts there.
 """
 
 from collections.abc import Sequence
@@ -36,9 +37,10 @@ def played(requests: Sequence[ArrivingRequest], *, speed: float, length_scale: f
     )
 
 
-def load_record(request: ArrivingRequest, request_id: str, catalogue: Catalogue, seed: int) -> OutboundRecord:
+def load_record(request: ArrivingRequest, request_id: str, catalogue: Catalogue, play: str) -> OutboundRecord:
+    """`play`: a name that no other play has."""
     body = {
-        "prompt": _token_ids(request, seed),
+        "prompt": _token_ids(request, play),
         "max_tokens": request.output_tokens,
         "ignore_eos": True,
         "temperature": 0,
@@ -49,11 +51,11 @@ def load_record(request: ArrivingRequest, request_id: str, catalogue: Catalogue,
     return OutboundRecord(catalogue.requests(label), None, request_id.encode(), dumps(body), tuple(headers.encode()))
 
 
-def _token_ids(request: ArrivingRequest, seed: int) -> list[int]:
+def _token_ids(request: ArrivingRequest, play: str) -> list[int]:
     ids: list[int] = []
     for prefix_hash in request.prefix_hashes:
-        ids += Random(f"piece/{prefix_hash}").choices(_TOKEN_IDS, k=request.prefix_tokens)
+        ids += Random(f"{play}/piece/{prefix_hash}").choices(_TOKEN_IDS, k=request.prefix_tokens)
     rest = request.prompt_tokens - len(ids)
     if rest <= 0:
         return ids[: request.prompt_tokens]
-    return ids + Random(f"{seed}/{request.number}").choices(_TOKEN_IDS, k=rest)
+    return ids + Random(f"{play}/{request.number}").choices(_TOKEN_IDS, k=rest)

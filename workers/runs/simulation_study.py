@@ -3,10 +3,7 @@
 Knows how a policy's name, a load and a seed become a `Simulation`, and where a run's files go. Does not know the
 command line.
 
-**Capacity** is measured, not guessed: the cost a second that the machine gives under `fifo` with the whole stream there
-at the start, for as long as anything waits (the last requests, alone in their batch, say nothing about it). Load 1.0
-stretches the arrivals to the time that the whole stream's cost takes at that rate. The class tree's shares are shares
-of it.
+**Capacity** is measured, not guessed (`workers.runs.capacity`), under `fifo`. The class tree's shares are shares of it.
 
 **Alone.** For slowdowns, the same arrivals of one class, or one tenant, run by themselves: on the whole machine, and,
 for a tenant, on a machine slowed down to its share (its class's rate × its part of the class's weights). Slots and
@@ -21,12 +18,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-import numpy as np
-
 from scheduling.policies import make_qdisc
 from scheduling.priority import PriorityClass
 from scheduling.tree import Slo, TreeConfig, rates
 from workers.engine.assembly import strict_classes
+from workers.runs.capacity import Capacity, capacity_of
 from workers.runs.run_record import Account, RunRecord
 from workers.runs.run_results import Figures, request_times, run_figures, write_requests
 from workers.runs.simulation import EngineModel, Policy, Simulation
@@ -34,7 +30,6 @@ from workers.runs.step_models import StepDuration
 from workers.runs.trace_mix import ArrivingRequest, scaled
 
 __all__ = [
-    "Capacity",
     "RunFailed",
     "RunTask",
     "Study",
@@ -56,20 +51,6 @@ class Study:
     out: Path | None
     """Where runs write their files; None: nowhere."""
     plots: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    units_s: float
-    """Cost units a second."""
-    requests_s: float
-    stream_s: float
-    """What the whole stream's cost takes at that rate."""
-
-    def factor(self, requests: Sequence[ArrivingRequest], load: float) -> float:
-        """By which arrivals must be stretched for that load. 0 where all arrive at once: there is no load then."""
-        last_s = requests[-1].arrival_s
-        return self.stream_s / (load * last_s) if last_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +79,7 @@ def slo_of(tree: TreeConfig, priority: PriorityClass) -> Slo:
 
 
 def measure_capacity(study: Study, on_progress: Callable[[int], None] | None = None) -> Capacity:
-    run = _simulate(study, RunTask("fifo", None, 0.0), on_progress)
-    cost = study.engine.cost
-    units = sum(cost.prompt(r.prompt_tokens) + cost.output(r.output_tokens) for r in study.requests)
-    saturated = np.flatnonzero(run.ticks.queued.sum(axis=1))
-    if len(saturated):
-        last = int(saturated[-1])
-        units_s = float(run.ticks.service[last].sum()) / ((last + 1) * run.ticks.interval_s)
-    else:
-        # All of it fits into one batch, or a second: there is nothing but the whole run.
-        units_s = units / run.end_s
-    return Capacity(units_s, len(study.requests) * units_s / units, units / units_s)
+    return capacity_of(_simulate(study, RunTask("fifo", None, 0.0), on_progress), study.engine.cost)
 
 
 # --- many runs --------------------------------------------------------------------------------------------------------

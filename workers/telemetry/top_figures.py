@@ -11,11 +11,12 @@ from typing import Any
 
 from topics.worker_reports import ClassReport, RequestReport, TenantReport, TimeToFirstToken, WorkerReport
 
-__all__ = ["STAGES", "WINDOW_S", "ClassFigures", "ReportBook", "TenantFigures", "TopFigures"]
+__all__ = ["GONE_S", "HISTORY_S", "STAGES", "WINDOW_S", "ClassFigures", "ReportBook", "TenantFigures", "TopFigures"]
 
 WINDOW_S = 10.0
-_TTFT_WINDOW_S = 60.0
-_GONE_S = 10.0
+HISTORY_S = 60.0
+"""Of the reports that are kept: answers, objectives and the time to the first token are those of the last minute."""
+GONE_S = 10.0
 """A worker that has said nothing for so long is gone."""
 
 STAGES = ("ingress", "queue", "slot", "prefill", "reply")
@@ -87,12 +88,12 @@ class ReportBook:
         if kept and report.up_s < kept[-1].up_s:
             kept.clear()  # started anew: its totals are too
         kept.append(report)
-        while len(kept) > 1 and (report.at_ms - kept[0].at_ms) / 1000 > _TTFT_WINDOW_S:
+        while len(kept) > 1 and (report.at_ms - kept[0].at_ms) / 1000 > HISTORY_S:
             kept.popleft()
 
     def forget_gone(self, now_ms: int) -> None:
         for worker, kept in list(self._reports.items()):
-            if (now_ms - kept[-1].at_ms) / 1000 > _GONE_S:
+            if (now_ms - kept[-1].at_ms) / 1000 > GONE_S:
                 del self._reports[worker]
 
     @property
@@ -141,7 +142,7 @@ class _Span:
         return 0.0 if seconds <= 0 else (total(self.newest) - total(self._window)) / seconds
 
     def minute(self, total: Callable[[WorkerReport], float]) -> float:
-        """A total's change over the last minute; since the start, of a worker that is seen for the first time."""
+        """A total's change over the last minute; since the start, of a worker that has reported once."""
         if self.minute_ago is self.newest:
             return total(self.newest)
         return total(self.newest) - total(self.minute_ago)
