@@ -140,6 +140,10 @@ class KVCacheManager:
         held = self._owners.charged(owner_class) + promised
         return held + self.blocks_for(tokens) <= self._reserves.part(owner_class).reserve
 
+    def reserve_left(self, owner_class: int) -> int:
+        """Blocks of the class's reserve that it does not hold."""
+        return max(0, self._reserves.part(owner_class).reserve - self._owners.charged(owner_class))
+
     def holds(self, row: int) -> bool:
         return row in self._tables
 

@@ -11,9 +11,9 @@ slot.
 **Room that others have.** Who is strict, or within its class's reserve, and finds no slot or no blocks, may be entitled
 to what others have (`scheduling.preemption`): they are evicted, enough of them or nobody.
 
-**The slots of strict classes are lent** as long as enough sequences run that would give way within a step: an idle slot
-costs the batch its part of each step, a suspension only copies, or what is not found in the prefix cache. Where nobody
-may be evicted, or all budgets are spent, they stay free.
+**The slots and blocks of strict classes are lent** as long as enough sequences run that would give way within a step:
+an idle slot costs the batch its part of each step, a suspension only copies, or what is not found in the prefix cache.
+Where nobody may be evicted, or all budgets are spent, they stay free.
 
 **Late binding.** The discipline is asked only while a slot and room in the step are left. What is picked early stays
 picked, and a more urgent arrival then has to pass it.
@@ -281,13 +281,13 @@ class Admission:
         return min(expected, self._limits.context_tokens)
 
     def _spare_blocks(self, sequence: RunningSequence, now: float) -> int:
-        """Blocks that must stay free beside it, so that a strict prompt finds its own within a step."""
+        """Blocks that must stay free beside it, so that strict classes find their reserve, and a strict prompt its own,
+        within a step."""
         if sequence.strict or not self._strict_classes:
             return 0
-        wanted = min(self._kv.blocks_for(self._limits.strict_prompt_tokens), self._kv.num_blocks // 4)
-        if self._preemption.is_preemptible(sequence.service):
-            wanted -= self._kv.blocks_for(sequence.known_tokens)  # it could be evicted itself
-        return max(0, wanted - self._preemption.evictable_blocks(now, wanted)) if wanted > 0 else 0
+        prompt = min(self._kv.blocks_for(self._limits.strict_prompt_tokens), self._kv.num_blocks // 4)
+        wanted = max(prompt, sum(map(self._kv.reserve_left, self._strict_classes)))
+        return max(0, wanted - self._preemption.evictable_blocks(sequence, now, wanted)) if wanted > 0 else 0
 
     def _allocate(self, sequence: RunningSequence, spare: int) -> Allocation | None:
         return self._kv.allocate(

@@ -27,7 +27,8 @@ Deviations from the kernel (design page, section 4; from 12 on found while build
  6  Tenants appear from a template and share what their class gets by weight among those that want it, by turns and not
     by buckets (`scheduling.tenants` says why); debt outlives retirement.
  7  SFQ leaves with an exact map of flows, debts that outlive an emptied flow, and an order inside a flow.
- 9  `max_wait_s`: a class's oldest row goes right after strict, within `promote_share` of the capacity.
+ 9  `max_wait_s`: a class's oldest row goes right after strict, within `promote_share` of the capacity, and as part of
+    the class's own rate, like what is strict.
 11  Buckets start half full: what they held before a restart is unknown.
 12  Turns are hierarchical: at each node its children take turns, by its children's quanta; a class's share doesn't
     grow with the number of what is below it. A node has one deficit for its own rate, and one for all it borrows.
@@ -48,7 +49,7 @@ from typing import Any
 from scheduling.ages import Ages
 from scheduling.htb_buckets import Buckets, hard_event
 from scheduling.htb_build import MakeLeaf, build_tree, fill_buckets, nodes_of, set_lending, set_rates
-from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, strict_lender_of, turns_up
+from scheduling.htb_links import PRIOS, Links, classes_below, lender_of, lender_out_of_turn, turns_up
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ClassNode, GroupNode
 from scheduling.htb_reload import Debts, check_reload, rebuild_tree, restore_turns, turn_debts
 from scheduling.htb_statistics import lender_name, tree_statistics
@@ -339,7 +340,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and strict.zero <= now:
-                lender = 0 if node.mode == CAN_SEND and not node.barred else strict_lender_of(node, now)
+                lender = 0 if node.mode == CAN_SEND and not node.barred else lender_out_of_turn(node, now)
                 if lender is not None:
                     self._lender = lender
                     self._via = strict
@@ -373,7 +374,7 @@ class Htb:
             if not node.queued or node.mask & blocked:
                 continue
             row = self._ages.overdue(node.priority, now)
-            lender = None if row is None else lender_of(node)
+            lender = None if row is None else lender_out_of_turn(node, now)
             if lender is not None:
                 self._lender = lender
                 self._via = self._promotion
@@ -387,7 +388,7 @@ class Htb:
         self._overdue = None
         for node, strict in self._strict:
             if node.queued and not node.mask & blocked and strict.zero <= now:
-                lender = strict_lender_of(node, now)
+                lender = lender_out_of_turn(node, now)
                 if lender is not None and node.leaf.pick(now, 0) is not None:
                     self._lender = lender
                     self._via = strict

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from scheduling.htb_node import CAN_SEND, CANT_SEND, ROOT_LEVEL, ClassNode, GroupNode
 from scheduling.rotation import Rotation, Turn
 
-__all__ = ["PRIOS", "Links", "classes_below", "lender_of", "strict_lender_of", "turns_up"]
+__all__ = ["PRIOS", "Links", "classes_below", "lender_of", "lender_out_of_turn", "turns_up"]
 
 PRIOS = 8
 
@@ -106,9 +106,10 @@ def lender_of(leaf: ClassNode) -> int | None:
     return node.level
 
 
-def strict_lender_of(leaf: ClassNode, now: float) -> int | None:
-    """The same for a request that goes out of turn by its class's strict limit: the class itself as long as it owes
-    less than its burst."""
+def lender_out_of_turn(leaf: ClassNode, now: float) -> int | None:
+    """The same for a request that goes out of turn, for its class is strict or it waited too long: the class itself as
+    long as it owes less than its burst. So that is part of the class's own rate, and takes nothing that others were
+    promised."""
     lender = lender_of(leaf)
     return 0 if lender and leaf.bucket.zero <= now + leaf.bucket.depth else lender
 

@@ -28,7 +28,14 @@ their rate* come before all others, so that one that gets less than it was promi
   can't undo each other's work for ever. To a strict requester that protection is nothing.
 - Classes that are not `preemptible`.
 - Requests of a tenant whose budget for this window is spent. The one that would have been next is demoted to batch
-  instead: it goes on, and later gives way as batch does.
+  instead: it goes on, and later gives way as batch does. To a strict requester this holds only as long as somebody else
+  is left: what was promised to urgent requests comes before what was promised to those that make room for them.
+- A request that was itself suspended as often as a whole tenant may be. This holds against everybody, so that each one
+  gets to its end.
+
+**What is lent.** Strict classes find their reserve, and room for a prompt, free or with others that would be spared by
+no budget (`evictable_blocks`, `evictable_sequences`). So a tenant whose budget is spent lives on what nobody else was
+promised, and a flood has to go past budgets only for what it wants beyond its reserve.
 
 A victim keeps its place: it is readmitted before its class's newcomers, in the order of first admissions.
 
@@ -37,8 +44,9 @@ same without: a victim's blocks are freed last block first, taken only as they a
 time it comes back is found.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 
 from kvcache.manager import KVCacheManager
@@ -75,12 +83,19 @@ class Preemption:
         self._kv = kv
         self._running = running
         self._slots = slots
-        self._budget = PreemptionBudget(rules.budget, rules.window_s)
-        self._demotions = 0
+        self._tenants = PreemptionBudget(rules.budget, rules.window_s)
+        self._requests = PreemptionBudget(rules.budget, rules.window_s)
+        """By order of first admission: a row number is used again."""
+        self._demotions = self._past_budget = 0
 
     @property
     def demotions(self) -> int:
         return self._demotions
+
+    @property
+    def past_budget(self) -> int:
+        """Suspensions for a strict requester of somebody whose tenant's budget was spent."""
+        return self._past_budget
 
     # --- for growth -----------------------------------------------------------------------------------------------
 
@@ -97,7 +112,8 @@ class Preemption:
             return sequence.service in self._rules.preemptible
 
         candidates = self._in_order(filter(may_yield, self._running), requester, now)
-        return next(one for one in candidates if one is requester or self._may_suspend(one, now))
+        before = candidates[: candidates.index(requester)]
+        return self._first(before, requester, now) or requester
 
     # --- for newcomers --------------------------------------------------------------------------------------------
 
@@ -156,8 +172,7 @@ class Preemption:
             and sequence.service in self._rules.preemptible
             and (newcomer.strict or self._yields_to(sequence, newcomer, victims, needs_slot))
         )
-        order = self._in_order(candidates, newcomer, now)
-        return next((one for one in order if self._may_suspend(one, now, victims)), None)
+        return self._first(self._in_order(candidates, newcomer, now), newcomer, now, victims)
 
     def _yields_to(
         self, sequence: RunningSequence, newcomer: RunningSequence, victims: Iterable[RunningSequence], needs_slot: bool
@@ -183,46 +198,76 @@ class Preemption:
                 victims = rest
         return victims
 
-    def evictable_blocks(self, now: float, enough: int) -> int:
-        """Blocks that a strict newcomer could have of others within a step; `enough` or more: some of them."""
+    def evictable_blocks(self, newcomer: RunningSequence, now: float, enough: int) -> int:
+        """Blocks that strict requests could have of others within a step and within budgets, once the newcomer runs;
+        `enough` or more: some of them."""
         blocks = 0
-        for sequence in self._evictable(now):
+        for sequence in self._evictable(chain((newcomer,), self._running), now):
+            if sequence is newcomer:
+                blocks += self._kv.blocks_for(newcomer.known_tokens)
+            else:
+                blocks += self._kv.own_blocks(sequence.row)
             if blocks >= enough:
                 break
-            blocks += self._kv.own_blocks(sequence.row)
         return blocks
 
     def evictable_sequences(self, now: float, enough: int) -> int:
-        """Slots that strict newcomers could have of others within a step, at most `enough`."""
-        return sum(1 for _ in islice(self._evictable(now), enough))
+        """Slots that strict newcomers could have of others within a step and within budgets, at most `enough`."""
+        return sum(1 for _ in islice(self._evictable(self._running, now), enough))
 
-    def _evictable(self, now: float) -> Iterator[RunningSequence]:
+    def _evictable(self, sequences: Iterable[RunningSequence], now: float) -> Iterator[RunningSequence]:
+        """Of a tenant, no more than its budget has left."""
         if not self._rules.mode.evicts_for_newcomers:
             return
-        for sequence in self._running:
-            budget = self._budget.left(self._index.tenant_name(sequence.row), now)
-            if not sequence.strict and self.is_preemptible(sequence.service) and budget > 0:
+        taken: Counter[str] = Counter()
+        for sequence in sequences:
+            if sequence.strict or sequence.service not in self._rules.preemptible:
+                continue
+            tenant = self._index.tenant_name(sequence.row)
+            if self._tenants.left(tenant, now) > taken[tenant] and self._requests.left(sequence.order, now) > 0:
+                taken[tenant] += 1
                 yield sequence
-
-    def is_preemptible(self, service: PriorityClass) -> bool:
-        return service in self._rules.preemptible
 
     # --- both -----------------------------------------------------------------------------------------------------
 
     def suspended(self, victim: RunningSequence, now: float) -> None:
         """The victim is suspended for somebody else."""
-        self._budget.spend(self._index.tenant_name(victim.row), now)
+        tenant = self._index.tenant_name(victim.row)
+        self._past_budget += self._tenants.left(tenant, now) <= 0
+        self._tenants.spend(tenant, now)
+        self._requests.spend(victim.order, now)
 
-    def _may_suspend(self, sequence: RunningSequence, now: float, victims: Collection[RunningSequence] = ()) -> bool:
-        tenant = self._index.tenant_name(sequence.row)
-        already = sum(self._index.tenant_name(victim.row) == tenant for victim in victims)
-        if self._budget.left(tenant, now) > already:
-            return True
+    def _first(
+        self,
+        order: Iterable[RunningSequence],
+        requester: RunningSequence,
+        now: float,
+        victims: Collection[RunningSequence] = (),
+    ) -> RunningSequence | None:
+        """The first that may be suspended, beside the victims before it; who is spared instead is demoted."""
+        taken = Counter(self._index.tenant_name(victim.row) for victim in victims)
+        spared: list[RunningSequence] = []
+        past_budget: RunningSequence | None = None
+        for sequence in order:
+            if self._requests.left(sequence.order, now) > 0:
+                tenant = self._index.tenant_name(sequence.row)
+                if self._tenants.left(tenant, now) > taken[tenant]:
+                    break
+                past_budget = past_budget or sequence
+            spared.append(sequence)
+        else:
+            if requester.strict and past_budget is not None:
+                return past_budget
+            sequence = None
+        for one in spared:
+            self._demote(one)
+        return sequence
+
+    def _demote(self, sequence: RunningSequence) -> None:
         if sequence.service < BATCH:
             self._running.demote(sequence, BATCH)
             self._index.demote(sequence.row, BATCH)
             self._demotions += 1
-        return False
 
     def _in_order(
         self, candidates: Iterable[RunningSequence], requester: RunningSequence, now: float

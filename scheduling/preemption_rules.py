@@ -36,7 +36,8 @@ class PreemptionRules:
     budget: int = 64
     """A tenant's requests are suspended for others at most so often…"""
     window_s: float = 60.0
-    """…in so many seconds; then the next is demoted instead."""
+    """…in so many seconds; then the next is demoted instead. A strict requester that finds nobody else goes past that,
+    but suspends no single request more often."""
     slos: Mapping[PriorityClass, Slo] = field(default_factory=dict)
     """What slack is reckoned by; without one it is infinite."""
 

@@ -40,6 +40,8 @@ class SuspensionStatistics:
     swap_cost_tokens: int
     """What the copies were expected to take, in prompt tokens."""
     demotions: int
+    past_budget: int
+    """For strict requesters, of somebody whose tenant's budget was spent."""
     rule: SwapRuleStatistics | None
     """None: nothing can be swapped."""
 
@@ -142,6 +144,7 @@ class Suspensions:
             swapped_tokens=self._swapped_tokens,
             swap_cost_tokens=self._swap_cost_tokens,
             demotions=self._preemption.demotions,
+            past_budget=self._preemption.past_budget,
             rule=None if self._swap_rule is None else self._swap_rule.statistics(),
         )
 

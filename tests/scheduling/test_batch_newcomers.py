@@ -193,7 +193,7 @@ def test_a_tenant_whose_budget_is_spent_is_spared_and_demoted() -> None:
     assert rig.scheduler.statistics().suspensions.demotions == 2
 
 
-def test_a_budget_lasts_for_its_window() -> None:
+def test_no_single_request_is_suspended_more_often_in_a_window_than_a_tenant_may_be_whoever_asks() -> None:
     rules = PreemptionRules(budget=1, window_s=60.0)
     rig = Rig(blocks=11, block_size=4, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
     rig.lengths.output_tokens = 1
@@ -206,6 +206,74 @@ def test_a_budget_lasts_for_its_window() -> None:
         evicted.append(len(rig.step().preempted))
         rig.step()
     assert evicted == [1, 0, 1]
+
+
+def crowd(tenants: str, budget: int, **options: object) -> tuple[Rig, list[int]]:
+    """A running P3 request of each tenant, named by a letter, of 5 blocks; and none is free for another prompt."""
+    blocks = 5 * len(tenants) + 1
+    rules = PreemptionRules(budget=budget)
+    settings: dict[str, object] = {"context_tokens": 4 * blocks, "max_sequences": 8, "step_tokens": 200}
+    rig = Rig(blocks=blocks, block_size=4, preemption=rules, **(settings | options))
+    rig.lengths.output_tokens = 1
+    rows = [rig.add_staged(P3, prompt=16, answer=30, tenant=tenant) for tenant in tenants]
+    rig.step()
+    return rig, rows
+
+
+def urgent_victims(rig: Rig) -> tuple[int, ...]:
+    """Whom an urgent request suspends, which then goes on."""
+    urgent = rig.add_staged(P0, prompt=16, answer=30)
+    plan = rig.step()
+    assert urgent in plan.admitted
+    return plan.preempted
+
+
+def test_an_urgent_request_takes_first_from_tenants_with_a_budget_left() -> None:
+    rig, (a, other_a, b) = crowd("aab", budget=1)
+    assert urgent_victims(rig) == (b,), "the one admitted last"
+    assert urgent_victims(rig) == (other_a,)
+    assert rig.scheduler.statistics().suspensions.past_budget == 0
+    assert rig.state(a) is RequestState.DECODE
+
+
+def test_an_urgent_request_goes_past_a_tenants_budget_where_nobody_else_is_left() -> None:
+    rig, (first, second) = crowd("aa", budget=1)
+    assert urgent_victims(rig) == (second,)
+    assert urgent_victims(rig) == (first,)
+    assert rig.scheduler.statistics().suspensions.past_budget == 1
+
+
+def test_a_class_within_its_reserve_never_goes_past_a_tenants_budget() -> None:
+    rig, (_, second) = crowd("aa", budget=1, parts={P1: Part(11, 11)})
+    assert urgent_victims(rig) == (second,)
+    rig.add_staged(P1, prompt=16, answer=1)
+    assert rig.step().preempted == ()
+
+
+def test_an_urgent_request_that_grows_takes_from_who_is_past_its_budget_and_not_from_itself() -> None:
+    rig, (first, second) = crowd("aa", budget=1)
+    assert urgent_victims(rig) == (second,)
+    evictions = next(plan.evictions for _ in range(20) if (plan := rig.step()).evictions)
+    urgent = 2
+    assert [(one.row, one.for_row) for one in evictions] == [(first, urgent)]
+
+
+def reserve_left_free(budget: int, tenants: str) -> int:
+    """Blocks that are free when as many of the tenants' requests run as may, where P0 has a reserve of 10 of 22."""
+    rules, parts = PreemptionRules(budget=budget), {P0: Part(10, 22)}
+    rig = Rig(blocks=22, context_tokens=88, max_sequences=8, step_tokens=200, preemption=rules, parts=parts)
+    rig.lengths.output_tokens = 1
+    for tenant in tenants:
+        rig.add_staged(P3, prompt=19, answer=1, tenant=tenant)
+    assert rig.schedule() is not None
+    return rig.kv.free_blocks
+
+
+def test_an_urgent_reserve_is_lent_to_no_more_requests_than_may_be_suspended() -> None:
+    assert reserve_left_free(64, "aaaa") == 2
+    assert reserve_left_free(1, "abcd") == 2
+    assert reserve_left_free(1, "aaaa") >= 5, "one of them would give back its own five blocks, and no other"
+    assert reserve_left_free(0, "abcd") >= 10
 
 
 def test_a_swapped_victim_goes_on_where_it_was() -> None:

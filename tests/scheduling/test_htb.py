@@ -204,6 +204,14 @@ def test_without_a_limit_they_wait() -> None:
     assert share(server, P3, 10.0) < 0.01
 
 
+def test_what_is_promoted_is_part_of_the_classs_own_rate() -> None:
+    """All of P3 is overdue, and P1 gets what it was promised."""
+    classes = of(P1, rate=Rate(share=0.8)), of(P3, rate=Rate(share=0.2), max_wait_s=2.0, burst_s=1.0)
+    config = TreeConfig(classes=classes, capacity_units_s=CAPACITY, largest_item=ITEM)
+    server = Server([*flood(P1, 900), *flood(P3, 600)], tree=config).run(60.0)
+    assert share(server, P3, 10.0) == pytest.approx(0.2, abs=0.015)
+
+
 def test_a_promoted_request_is_the_oldest_whoever_sent_it() -> None:
     tenants = [Job(priority=P3, tenant=f"t{number}", arrival_s=0.01 * number) for number in range(8)]
     server = Server([*flood(P1, 200), *reversed(tenants)], tree=aged(2.0)).run(20.0)

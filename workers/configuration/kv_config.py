@@ -46,7 +46,8 @@ class PreemptionConfig(Section):
     preemptible: CommaList = ("p0", "p1", "p2", "p3")
     """Classes whose requests may be suspended for others. (Strict ones never are.)"""
     budget: int = Field(64, ge=0)
-    """A tenant's requests are suspended for others at most so often in a window; past it the next is demoted to p2."""
+    """A tenant's requests are suspended for others at most so often in a window; past it the next is demoted to p2. A
+    strict request that finds nobody else goes past that, but suspends no single request more often."""
     window_s: float = Field(60.0, gt=0)
     """The window of the budget."""
     swap_theta: float = Field(1.0, gt=0)
