@@ -98,6 +98,7 @@ MESSAGES: Mapping[str, Message] = {
             "run/JOB/N",
             ("JobRun",),
         ),
+        Message("job-cancel", "Cancel of a job", "The run that is to end.", "cancel/JOB", ("JobCancel",)),
         Message("job-memo", "Memo of a job", "What has become of the rows, as of an offset.", "memo/JOB", ("JobMemo",)),
         Message(
             "collector-beat", "Collector", "It lives, and has these partitions.", "collector/ID", ("CollectorBeat",)
@@ -162,7 +163,7 @@ def messages_of(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
         catalogue.offsets: ("offset-map",),
         catalogue.usage: ("usage",),
         catalogue.reports: ("worker-report",),
-        catalogue.jobs: ("job-order", "job-run", "job-memo", "collector-beat"),
+        catalogue.jobs: ("job-order", "job-run", "job-cancel", "job-memo", "collector-beat"),
     }
 
 

@@ -30,7 +30,7 @@ from topics.codec import dumps
 from topics.control_log import control_record
 from topics.control_records import CANCEL_KEPT_S, cancel_order
 from topics.headers import RequestHeaders
-from topics.jobs.desk import job_object, submit_input
+from topics.jobs.desk import cancel_submitted, job_object, submit_input
 from topics.jobs.records import Priority
 from topics.kafka_settings import KafkaSettings
 from topics.own_partition import OwnPartition
@@ -99,7 +99,7 @@ class HeadraceClient:
 
         `send_timeout_s`: for a broker to acknowledge a request. `own_partition`: read one partition of the reply topics
         and not everybody's answers; the client then chooses its request ids (`topics.own_partition` says how, and what
-        it does not do). `tracer`: of the `send` spans; OpenTelemetry's global one where absent.
+        it does not do). `tracer`: of the `send` spans (a job has one); OpenTelemetry's global one where absent.
         """
         self._choose_partition = own_partition
         self._own: OwnPartition | None = None
@@ -303,12 +303,15 @@ class HeadraceClient:
 
         Returns when a broker has the order; each request that it ends is answered with the error `cancelled`. One whose
         final is on its way already keeps it. `keep_s`: requests that no worker has read by then are run all the same.
+        Of a job that was submitted it is the completion window, and its sending is over when this returns.
 
         Raises `KafkaUnavailableError`, `RequestRefusedError` (the control topic is not there, or may not be written),
-        `ValueError`.
+        `JobConflictError` (the job has ended already), `ValueError`.
         """
         order = cancel_order(request_id, job=job, tenant=tenant, keep_s=keep_s)
         try:
+            if job is not None and await cancel_submitted(self._settings, self._catalogue, job) is not None:
+                return
             async with asyncio.timeout(self._send_timeout_s):
                 while not self._producer.has_room:
                     await self._producer.wait_for_room()
@@ -348,6 +351,7 @@ class HeadraceClient:
             completion_window_s=completion_window_s,
             metadata=metadata or {},
             skip_invalid=skip_invalid,
+            tracer=self._tracer,
         )
 
     async def job(self, job_id: str) -> dict[str, Any]:

@@ -149,12 +149,14 @@ class PartitionReader:
         self._consumer.resume(self._partition)
         return await self._poll()
 
-    async def read_to_end(self) -> AsyncIterator[list[InboundRecord]]:
-        """What stands between the position and the end as it is now, in order.
+    async def read_to_end(self, end: int | None = None) -> AsyncIterator[list[InboundRecord]]:
+        """What stands between the position and `end`, in order. Records behind it may come with the last of these.
 
-        Raises `KafkaUnavailableError` when a broker doesn't answer for `timeout_s`.
+        `end`: what `end()` gave; as it is now where absent. Raises `KafkaUnavailableError` when a broker doesn't answer
+        for `timeout_s`.
         """
-        end = await self.end()
+        if end is None:
+            end = await self.end()
         loop = asyncio.get_running_loop()
         heard_s = loop.time()
         self._consumer.resume(self._partition)

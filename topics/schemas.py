@@ -23,7 +23,7 @@ from topics.control_records import (
     RequeueOrder,
     WorkerState,
 )
-from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRun
+from topics.jobs.records import CollectorBeat, JobCancel, JobMemo, JobOrder, JobRun
 from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
 from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
 from topics.usage import UsageRecord
@@ -44,6 +44,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "error": ErrorBody,
     "job-order": JobOrder,
     "job-run": JobRun,
+    "job-cancel": JobCancel,
     "job-memo": JobMemo,
     "collector-beat": CollectorBeat,
     "usage": UsageRecord,

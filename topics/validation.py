@@ -7,7 +7,6 @@ Only the first problem is reported. No text of a body is ever repeated; numbers 
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -141,10 +140,12 @@ def asked_sequences(body: Mapping[str, Any]) -> tuple[int, int]:
 def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
     """Check a decoded body whole. Raises `RequestError` (400) for its first problem; never changes `body`."""
     kind = request_kind(body)
-    request = None
-    with suppress(ValidationError):
+    request: ChatCompletionRequest | CompletionRequest | None
+    try:
         # Most bodies have nothing but known fields: those need no screening. Others are looked at more closely.
         request = kind.model_validate(body)
+    except ValidationError:
+        request = None
     if request is None:
         request = _parse_screened(kind, body)
     _check_combinations(request)

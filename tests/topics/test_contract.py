@@ -17,7 +17,7 @@ from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
 from topics.header_contract import DEAD_LETTER_HEADERS, REQUEST_HEADERS, delta_headers, mark_headers, terminal_headers
 from topics.headers import CAP_BYTES, ReplyEvent, RequestHeaders
-from topics.jobs.records import CollectorBeat, JobMemo, JobRun, JobUsage
+from topics.jobs.records import CollectorBeat, JobCancel, JobMemo, JobRun, JobUsage
 from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord, ReplyContext
 from topics.schemas import RECORD_VALUES, record_schema
@@ -190,6 +190,7 @@ def test_each_record_of_a_job_is_one_and_only_itself() -> None:
     records = {
         "job-order": order(),
         "job-run": JobRun(job_id="nightly", run=1, kind="submit", request_offsets={0: 5}, **run),
+        "job-cancel": JobCancel(job_id="nightly", ordered_at_ms=1, run=1, asked_at_ms=2),
         "job-memo": JobMemo(job_id="nightly", run=1, usage=usage, model=None, **times, **counts),
         "collector-beat": CollectorBeat(collector="c", partitions=(0, 1), beat_at_ms=1),
     }

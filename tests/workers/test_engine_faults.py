@@ -12,7 +12,7 @@ from tests.workers.engine_rig import Rig
 from tests.workers.faulty_runner import Fault, FaultyRunner, Hang
 from workers.engine.thread import EngineThread
 from workers.intake.request import FinishReason
-from workers.runners.errors import DeviceLost, NotFiniteLogits, OutOfMemory, StepHangs
+from workers.runners.errors import DeviceLost, GrammarBroken, NotFiniteLogits, OutOfMemory, StepHangs
 from workers.runners.runner import SequenceInput
 from workers.watchdog import Watchdog
 
@@ -109,6 +109,26 @@ def test_logits_that_are_no_numbers_fail_their_request_alone() -> None:
         engine.until_ended("r0", "r1", "r2", "r3", "bad")
     assert engine.error("bad") == (500, "internal_error")
     assert len(engine.rig.published["bad"]) == 3, "what it had said before stands"
+    assert {name: engine.rig.published[name] for name in ("r0", "r3")} == {
+        name: tokens_without_faults()[name] for name in ("r0", "r3")
+    }
+
+
+def test_a_grammar_that_breaks_fails_its_request_alone() -> None:
+    def breaks(sequences: Sequence[SequenceInput]) -> None:
+        bad = [place for place, each in enumerate(sequences) if each.sampling and len(each.history) == 33]
+        if bad:
+            raise GrammarBroken(bad)
+
+    with running(breaks) as engine:
+        _arrive(engine.rig)
+        engine.rig.arrive("form", prompt=30, output=9)
+        engine.until_ended("r0", "r1", "r2", "r3", "form")
+        # Its slot and blocks are free again, whoever had them.
+        engine.rig.arrive("next", prompt=20, output=9)
+        engine.until_ended("next")
+    assert engine.error("form") == (500, "internal_error")
+    assert engine.reason("next") is FinishReason.LENGTH
     assert {name: engine.rig.published[name] for name in ("r0", "r3")} == {
         name: tokens_without_faults()[name] for name in ("r0", "r3")
     }

@@ -7,7 +7,7 @@ import pytest
 from scheduling.step_time import LinearStepTime
 from tests.workers.faulty_runner import Fault, FaultyRunner
 from workers.intake.sampling import SamplingParams
-from workers.runners.errors import NoMemoryForSequence, NotFiniteLogits, OutOfMemory
+from workers.runners.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits, OutOfMemory
 from workers.runners.runner import ModelLimits, SequenceInput
 from workers.runners.split_forward import SplitForward
 from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
@@ -85,3 +85,17 @@ def test_a_piece_whose_logits_are_no_numbers_names_its_sequence() -> None:
     with pytest.raises(NotFiniteLogits) as caught:
         forward(spoiled).step(SEQUENCES)
     assert (caught.value.sequences, caught.value.blocks) == ((3,), (9,))
+
+
+def test_a_piece_whose_grammar_broke_names_its_sequence() -> None:
+    memory = Memory(6)
+
+    def broken(sequences: Sequence[SequenceInput]) -> None:
+        memory(sequences)
+        bad = [place for place, each in enumerate(sequences) if each.sampling and each.sampling.seed == 4]
+        if bad:
+            raise GrammarBroken(bad)
+
+    with pytest.raises(GrammarBroken) as caught:
+        forward(broken).step(SEQUENCES)
+    assert caught.value.sequences == (3,)

@@ -133,6 +133,16 @@ def test_a_row_of_a_job_begins_a_trace_that_is_linked_to_the_submissions() -> No
     assert f"{link.context.trace_id:032x}" == SAMPLED[3:35]
 
 
+def test_a_row_of_a_job_whose_submission_is_not_sampled_has_no_spans() -> None:
+    assert spans(UNSAMPLED, job_id="j1") == {}
+
+
+def test_a_row_that_failed_is_kept_in_a_trace_of_its_own() -> None:
+    made = spans(UNSAMPLED, job_id="j1", error=RequestError.internal("It broke."))
+    assert UNSAMPLED[3:35] not in trace_ids(made)
+    assert "request p1" in made
+
+
 def test_the_next_attempt_links_to_the_last_ones_span_which_nobody_told_it() -> None:
     first = spans(SAMPLED)["process inference.p1"]
     second = spans(SAMPLED, reply=ReplySent("inference.replies", 1.5, 1.6, 100, attempt=2))["process inference.p1"]

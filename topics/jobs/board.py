@@ -14,12 +14,21 @@ from typing import Self
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue
 from topics.compacted_topic import CompactedTopic
-from topics.jobs.records import CollectorBeat, JobMemo, JobOrder, JobRecord, JobRun, decode_job_record, key_of
+from topics.jobs.records import (
+    CollectorBeat,
+    JobCancel,
+    JobMemo,
+    JobOrder,
+    JobRecord,
+    JobRun,
+    decode_job_record,
+    key_of,
+)
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import RecordRefusedError
 from topics.replies import OutboundRecord
 
-__all__ = ["BEAT_S", "Job", "JobBoard", "JobBoardError"]
+__all__ = ["BEAT_S", "Job", "JobBoard", "JobBoardError", "NoJobBoardError"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +40,10 @@ class JobBoardError(LookupError):
     """A topic that jobs need isn't there."""
 
 
+class NoJobBoardError(JobBoardError):
+    """None was when the board was opened: there are no jobs."""
+
+
 @dataclass(slots=True)
 class Job:
     """What is written of one job."""
@@ -38,10 +51,21 @@ class Job:
     order: JobOrder
     runs: dict[int, JobRun] = field(default_factory=dict)
     memo: JobMemo | None = None
+    cancel: JobCancel | None = None
 
     @property
     def last_run(self) -> JobRun | None:
         return self.runs[max(self.runs)] if self.runs else None
+
+    @property
+    def cancelled(self) -> bool:
+        """Somebody has asked for the end of its last run; it may not have come yet."""
+        cancel = self.cancel
+        return (
+            cancel is not None
+            and cancel.ordered_at_ms == self.order.created_at_ms
+            and cancel.run == max(self.runs, default=1)
+        )
 
     @property
     def ended(self) -> bool:
@@ -60,19 +84,19 @@ class JobBoard:
         self._exit = AsyncExitStack()
         self.jobs: dict[str, Job] = {}
         self._beats: dict[str, CollectorBeat] = {}
-        self._strays: dict[str, list[JobRun | JobMemo]] = {}
+        self._strays: dict[str, list[JobRun | JobCancel | JobMemo]] = {}
         """Of jobs whose order is not there: compaction keeps the order of offsets, not of keys."""
         self.reply_partitions = 0
         self.request_partitions: dict[str, int] = {}
         """Of each request topic that there is."""
 
     async def __aenter__(self) -> Self:
-        """Raises `KafkaUnavailableError`, `AdminError`, `JobBoardError`."""
+        """Raises `KafkaUnavailableError`, `AdminError`, `NoJobBoardError`."""
         async with KafkaAdmin(self._settings) as admin:
             topics = (await admin.cluster()).topics
         for topic in (self._catalogue.jobs, self._catalogue.replies):
             if topic not in topics:
-                raise JobBoardError(f"the topic {topic} does not exist: run `headrace topics create`")
+                raise NoJobBoardError(f"the topic {topic} does not exist: run `headrace topics create`")
         self.reply_partitions = topics[self._catalogue.replies].partitions
         self.request_partitions = {name: state.partitions for name, state in topics.items()}
         async with AsyncExitStack() as stack:
@@ -130,8 +154,11 @@ class JobBoard:
             self._strays.setdefault(record.job_id, []).append(record)
 
     @staticmethod
-    def _add(job: Job, record: JobRun | JobMemo) -> None:
-        if isinstance(record, JobRun):
-            job.runs[record.run] = record
-        else:
-            job.memo = record
+    def _add(job: Job, record: JobRun | JobCancel | JobMemo) -> None:
+        match record:
+            case JobRun():
+                job.runs[record.run] = record
+            case JobCancel():
+                job.cancel = record
+            case JobMemo():
+                job.memo = record

@@ -2,41 +2,35 @@
 
 Knows how records of the job's reply partition become fates and lines, and where to read on. Does not read Kafka.
 
-`manifest` records stand in the reply partition before the replies: each names the `custom_id`s of some thousand rows,
-so that a row which is never answered can be named too, and one whose refusal came without headers.
+What else stands in the reply partition (`topics.jobs.announcements`) names every row before the replies, and ends a
+run that was cancelled.
 """
 
+import logging
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
-from topics.headers import CUSTOM_ID, EVENT, JOB_ID, REQUEST_ID
+from topics.headers import CUSTOM_ID, EVENT, JOB_ID
+from topics.jobs.announcements import CANCELLED, MANIFEST
 from topics.jobs.board import Job
 from topics.jobs.journal import RowJournal
 from topics.jobs.records import JobMemo, JobRun
 from topics.jobs.reply import Fate, RowReply, RowUsage, unanswered_line
 from topics.jobs.row_ids import RowId
+from topics.jobs.row_set import RowSet
 from topics.jobs.state import Standing, standing_of_tally
 from topics.jobs.tally import JobTally
 from topics.record import InboundRecord
-from topics.replies import OutboundRecord
 
-__all__ = ["JobCollection", "manifest_record"]
+__all__ = ["JobCollection"]
 
-_MANIFEST = b"manifest"
-_ROW_HEAD, _MANIFEST_HEAD = "r", "m"
+logger = logging.getLogger(__name__)
+
+_ROW_HEAD, _MANIFEST_HEAD, _CANCEL_HEAD = "r", "m", "c"
 _NOWHERE = -1
-
-
-def manifest_record(
-    topic: str, partition: int, job_id: str, first_row: int, custom_ids: Sequence[str]
-) -> OutboundRecord:
-    """Says the `custom_id`s of the rows from `first_row` on."""
-    headers = ((EVENT, _MANIFEST), (JOB_ID, job_id.encode()), (REQUEST_ID, f"{job_id}~manifest".encode()))
-    value = orjson.dumps([first_row, list(custom_ids)])
-    return OutboundRecord(topic, partition, job_id.encode(), value, headers)
 
 
 class JobCollection:
@@ -79,8 +73,15 @@ class JobCollection:
             return False
         self.passed(record.id.offset + 1)
         headers = dict(record.headers)
-        if headers.get(EVENT) == _MANIFEST:
-            return headers.get(JOB_ID) == self.job_id.encode() and self._take_manifest(record)
+        if (event := headers.get(EVENT)) in (MANIFEST, CANCELLED):
+            if headers.get(JOB_ID) != self.job_id.encode():
+                return False
+            try:
+                return self._take_manifest(record) if event == MANIFEST else self._take_cancel(record)
+            except (TypeError, ValueError) as error:
+                # Anyone may write there; a job's own submitter writes what can be read.
+                logger.warning("the %s of %s at %s can't be read: %s", event.decode(), self.job_id, record.id, error)
+                return False
         reply = RowReply.of(headers, record.value)
         if reply is None or reply.id.job_id != self.job_id or not self.tally.take(reply, record.timestamp_ms):
             return False
@@ -112,6 +113,15 @@ class JobCollection:
         self._dirty = True
         return True
 
+    def _take_cancel(self, record: InboundRecord) -> bool:
+        run, unsent = orjson.loads(record.value or b'[0, ""]')
+        if not self.tally.cancel(run, RowSet.decode(self.total, unsent), record.timestamp_ms):
+            return False
+        if self._journal is not None:
+            self._journal.append([_CANCEL_HEAD, record.id.offset, record.timestamp_ms], [run, unsent])
+            self._dirty = True
+        return True
+
     def _name(self, first_row: int, custom_ids: Sequence[str]) -> None:
         self._custom_ids.update(enumerate(custom_ids, start=first_row))
 
@@ -119,6 +129,10 @@ class JobCollection:
         self.next_offset = head[1] + 1
         if head[0] == _MANIFEST_HEAD:
             self._name(*orjson.loads(payload))
+            return
+        if head[0] == _CANCEL_HEAD:
+            run, unsent = orjson.loads(payload)
+            self.tally.cancel(run, RowSet.decode(self.total, unsent), head[2])
             return
         _, _, written_ms, run, row, fate, usage, model = head
         reply = RowReply(RowId(self.job_id, run, row), Fate(fate), None, None, RowUsage(*usage), model)

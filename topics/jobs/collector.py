@@ -131,11 +131,12 @@ class Collector:
 
     async def _collect(self) -> None:
         """One turn: what is new of the jobs and of the replies, and what follows from it."""
-        await self._board.refresh()
         await self._take_hold()
+        ends = {partition: await follower.end() for partition, follower in self._followers.items()}
+        await self._board.refresh()
         for partition, follower in self._followers.items():
             await self._open_jobs(partition, follower)
-            await follower.update()
+            await follower.update(ends[partition])
         await self._settle_jobs()
 
     async def _beat(self, partitions: list[int] | tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from topics.catalogue import Catalogue
 from topics.headers import REQUEST_ID
@@ -19,13 +19,24 @@ from topics.jobs.state import Standing, standing_of_memo
 from topics.kafka_settings import KafkaSettings
 from topics.partition_reader import PartitionReader
 
-__all__ = ["ReplyFollower", "now_ms", "standings"]
+__all__ = ["RepliesEnd", "ReplyFollower", "now_ms", "standings"]
 
 logger = logging.getLogger(__name__)
 
 
+class RepliesEnd(NamedTuple):
+    """Where a partition ended at a moment: all that was written by `at_ms` stands before `offset`."""
+
+    offset: int
+    at_ms: int
+
+
 class ReplyFollower:
-    """An async context manager. `add` jobs; each `update` brings their collections up to date."""
+    """An async context manager. `add` jobs; each `update` brings their collections up to date.
+
+    Ask for `end` first, then for the jobs' runs, then `update` up to that end: every run that is answered before it had
+    begun by then, and its replies are known for what they are.
+    """
 
     def __init__(self, settings: KafkaSettings, catalogue: Catalogue, partition: int) -> None:
         self._reader = PartitionReader(settings, catalogue.replies, partition, read_committed=True)
@@ -52,14 +63,18 @@ class ReplyFollower:
     def remove(self, job_id: str) -> None:
         del self._collections[job_id]
 
-    async def update(self) -> None:
-        """Take in all that is there now, durably where there are journals.
+    async def end(self) -> RepliesEnd:
+        """Raises `KafkaUnavailableError`."""
+        asked_ms = now_ms()
+        return RepliesEnd(await self._reader.end(), asked_ms)
+
+    async def update(self, end: RepliesEnd) -> None:
+        """Take in all that stands before `end`, durably where there are journals.
 
         Raises `KafkaUnavailableError`, `OSError`.
         """
         if not self._collections:
             return
-        asked_ms = now_ms()
         start = min(collection.next_offset for collection in self._collections.values())
         if start != self._reader.position and (found := await self._reader.seek(start)) > start:
             logger.warning(
@@ -67,18 +82,24 @@ class ReplyFollower:
                 start,
                 found,
             )
-        async for records in self._reader.read_to_end():
+        async for records in self._reader.read_to_end(end.offset):
             for record in records:
+                if record.id.offset >= end.offset:
+                    break  # of a run, perhaps, that nobody here knows yet
                 request_id = dict(record.headers).get(REQUEST_ID, b"")
                 owner = self._collections.get(request_id.partition(b"~")[0].decode(errors="replace"))
                 if owner is not None:
                     owner.take(record)
-            for collection in self._collections.values():
-                collection.passed(self._reader.position)
+            self._passed(end)
             await asyncio.to_thread(self._sync)
+        self._passed(end)
         for collection in self._collections.values():
-            collection.passed(self._reader.position)
-            collection.tally.settle(asked_ms)
+            collection.tally.settle(end.at_ms)
+
+    def _passed(self, end: RepliesEnd) -> None:
+        offset = min(self._reader.position, end.offset)
+        for collection in self._collections.values():
+            collection.passed(offset)
 
     def _sync(self) -> None:
         for collection in self._collections.values():
@@ -88,7 +109,10 @@ class ReplyFollower:
 async def standings(
     settings: KafkaSettings, catalogue: Catalogue, board: JobBoard, jobs: Iterable[Job]
 ) -> dict[str, Standing]:
-    """How far these jobs have come: from their memos where somebody keeps them, else counted from the replies."""
+    """How far these jobs have come: from their memos where somebody keeps them, else counted from the replies.
+
+    As of the board's last `refresh` at the latest: later runs are not known here.
+    """
     found: dict[str, Standing] = {}
     to_count: dict[int, list[Job]] = {}
     for job in jobs:
@@ -103,7 +127,7 @@ async def standings(
         async with ReplyFollower(settings, catalogue, partition) as follower:
             for job in counted:
                 follower.add(JobCollection(job, None))
-            await follower.update()
+            await follower.update(await follower.end())
             found.update({name: collection.standing() for name, collection in follower.collections.items()})
     return found
 

@@ -7,6 +7,7 @@ Knows keys and fields. Does not know how they are read (`topics.jobs.board`) or 
 |---|---|---|
 | `order/JOB` | whoever submits | what was ordered; written before the first row is sent |
 | `run/JOB/N` | whoever submits, resumes or retries | the rows sent in the N-th run, and how far the sending has come |
+| `cancel/JOB` | whoever cancels; all of them write the same | the run that is to end |
 | `memo/JOB` | the collector, or `submit --wait` where none runs | what has become of the rows, as of an offset |
 | `collector/ID` | that collector | that it lives, and which partitions of the replies are its |
 
@@ -23,6 +24,7 @@ from topics.wire_model import Items, WireModel
 
 __all__ = [
     "CollectorBeat",
+    "JobCancel",
     "JobMemo",
     "JobOrder",
     "JobRecord",
@@ -89,7 +91,17 @@ class JobRun(WireModel):
     sent_rows: int = 0
     """Every row of the run below it is on the broker."""
     sent_at_ms: int | None = None
-    """When the last row was; None while some are missing."""
+    """When the sending was over: the last row was there, or a cancel had ended it. None while some are missing."""
+
+
+class JobCancel(WireModel):
+    """End what this run has not done. A later run, which resumes the job, is not meant."""
+
+    job_id: str
+    ordered_at_ms: int
+    """The order's `created_at_ms`: a job that was refused may be ordered anew under its id, and is another one then."""
+    run: int = Field(ge=1)
+    asked_at_ms: int
 
 
 class JobUsage(WireModel):
@@ -127,22 +139,29 @@ class CollectorBeat(WireModel):
     beat_at_ms: int
 
 
-JobRecord = JobOrder | JobRun | JobMemo | CollectorBeat
+JobRecord = JobOrder | JobRun | JobCancel | JobMemo | CollectorBeat
 
-_KINDS: Mapping[str, type[JobOrder] | type[JobRun] | type[JobMemo] | type[CollectorBeat]] = {
+_KINDS: Mapping[str, type[JobRecord]] = {
     "order": JobOrder,
     "run": JobRun,
+    "cancel": JobCancel,
     "memo": JobMemo,
     "collector": CollectorBeat,
 }
 
 
 def key_of(record: JobRecord) -> bytes:
-    if isinstance(record, CollectorBeat):
-        return f"collector/{record.collector}".encode()
-    if isinstance(record, JobRun):
-        return f"run/{record.job_id}/{record.run}".encode()
-    return f"{'order' if isinstance(record, JobOrder) else 'memo'}/{record.job_id}".encode()
+    match record:
+        case CollectorBeat(collector=collector):
+            return f"collector/{collector}".encode()
+        case JobRun(job_id=job_id, run=run):
+            return f"run/{job_id}/{run}".encode()
+        case JobOrder(job_id=job_id):
+            return f"order/{job_id}".encode()
+        case JobCancel(job_id=job_id):
+            return f"cancel/{job_id}".encode()
+        case JobMemo(job_id=job_id):
+            return f"memo/{job_id}".encode()
 
 
 def decode_job_record(key: bytes | None, value: bytes | None) -> JobRecord | None:

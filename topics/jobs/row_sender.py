@@ -3,10 +3,8 @@
 Knows headers, partitions, batches and acknowledgements. Does not know where rows come from or where the watermark is
 kept (`topics.jobs.submission`).
 
-Rows go in *stretches* of some thousand. Of each stretch first the `custom_id`s and the invalid rows' errors are
-written to the job's reply partition and acknowledged, then its rows; while a stretch is on its way the next one is
-made. Batches are built here and handed to aiokafka whole: a future a row, as `RecordProducer` has, would be half of the
-time.
+Rows go in *stretches* of some thousand: while one is on its way the next one is made. Batches are built here and handed
+to aiokafka whole: a future a row, as `RecordProducer` has, would be half of the time.
 
 **Partitions.** All partitions get rows, so that all workers help with one job. Rows that begin with the same system
 messages go to one partition `_TOGETHER` at a time before the next partition gets some: its worker computes the shared
@@ -20,7 +18,7 @@ sending with an error; whoever submits again sends what is missing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -31,14 +29,10 @@ from aiokafka.errors import KafkaError
 
 from topics.aiokafka_producer import close_producer, open_producer
 from topics.codec import dumps
-from topics.headers import CUSTOM_ID, FLOW, REQUEST_ID, RequestHeaders
-from topics.jobs.collection import manifest_record
+from topics.headers import BAGGAGE, CUSTOM_ID, FLOW, REQUEST_ID, TRACEPARENT, TRACESTATE, RequestHeaders
 from topics.jobs.records import JobOrder, JobRun
-from topics.jobs.row_ids import RowId
 from topics.jobs.rows import BatchRow, RowProblem
 from topics.kafka_settings import KafkaSettings
-from topics.record_producer import RecordProducer
-from topics.replies import OutboundRecord, ReplyContext
 
 __all__ = ["RowSender", "SendProgress", "SendingBrokeError"]
 
@@ -91,6 +85,10 @@ class _Prefix:
         return cls(digest.hex().encode(), int.from_bytes(digest, "big"))
 
 
+_PlacedRow = tuple[BatchRow | RowProblem, int, bytes | None]
+"""A row, its partition, its record's key."""
+
+
 class RowSender:
     """An async context manager for one run of one job."""
 
@@ -103,14 +101,14 @@ class RowSender:
         request_topic: str,
         request_partitions: int,
         reply_topic: str,
+        trace: Mapping[str, str],
     ) -> None:
+        """`trace`: the W3C headers of the span that sends, empty where none is."""
         self._settings = settings
         self._order = order
         self._run = run
         self._topic = request_topic
         self._partitions = request_partitions
-        self._reply_topic = reply_topic
-        self._replies = RecordProducer(settings, "manifest")
         self._producer: Any = None
         self._exit = AsyncExitStack()
         self._batches: dict[int, tuple[Any, int]] = {}
@@ -128,6 +126,9 @@ class RowSender:
                 reply_topic=reply_topic,
                 reply_partition=order.reply_partition,
                 job_id=order.job_id,
+                traceparent=trace.get(TRACEPARENT),
+                tracestate=trace.get(TRACESTATE),
+                baggage=trace.get(BAGGAGE),
             ).encode()
             if header[0] != REQUEST_ID
         ]
@@ -145,8 +146,6 @@ class RowSender:
                 compression_type="lz4",
             )
             stack.push_async_callback(close_producer, self._producer, timeout_s=2.0)
-            stack.push_async_callback(self._replies.stop)
-            await self._replies.start()
             self._exit = stack.pop_all()
         return self
 
@@ -159,86 +158,65 @@ class RowSender:
         self,
         rows: Iterable[BatchRow | RowProblem],
         wanted: Callable[[int], bool],
-        on_progress: Callable[[SendProgress], Awaitable[None]],
-    ) -> None:
-        """Send those of the job's rows that are `wanted`, in order. `on_progress` is awaited after each stretch.
+        on_progress: Callable[[SendProgress], Awaitable[bool]],
+    ) -> int:
+        """Send those of the job's rows that are `wanted`, in order; rows with a problem are passed over.
+
+        `on_progress` is awaited when a stretch is acknowledged, and says whether to go on. What is on its way then is
+        still waited for. Returns the row that it stopped before: all wanted ones below it are on the broker.
 
         `rows` are all rows of the job, since where a row goes depends on those before it.
 
-        Raises `KafkaUnavailableError`, `SendingBrokeError`, `RecordRefusedError`, and what `on_progress` raises.
+        Raises `KafkaUnavailableError`, `SendingBrokeError`, and what `on_progress` raises.
         """
         underway: _Stretch | None = None
-        stretch: list[tuple[BatchRow | RowProblem, int]] = []
+        for rows_of_stretch in self._stretches(rows):
+            before, underway = underway, await self._hand_over_stretch(rows_of_stretch, wanted)
+            if before is not None and not await self._acknowledged(before, on_progress):
+                break
+        if underway is None:
+            return 0
+        await self._acknowledged(underway, on_progress)
+        return underway.end_row
+
+    def _stretches(self, rows: Iterable[BatchRow | RowProblem]) -> Iterator[list[_PlacedRow]]:
+        """Rows with their places, some thousand at a time."""
+        stretch: list[_PlacedRow] = []
         size = 0
         for row in rows:
-            partition = self._partition_of(row) if isinstance(row, BatchRow) else 0
-            stretch.append((row, partition))
-            size += len(row.body) if isinstance(row, BatchRow) else 0
+            if isinstance(row, BatchRow):
+                prefix = self._prefix_of(row)
+                stretch.append((row, self._next_partition(prefix), prefix.key))
+                size += len(row.body)
+            else:
+                stretch.append((row, 0, None))
             if len(stretch) == _STRETCH_ROWS or size >= _STRETCH_BYTES:
-                underway = await self._turn(stretch, wanted, underway, on_progress)
+                yield stretch
                 stretch, size = [], 0
         if stretch:
-            underway = await self._turn(stretch, wanted, underway, on_progress)
-        if underway is not None:
-            await self._acknowledged(underway, on_progress)
+            yield stretch
 
-    async def _turn(
-        self,
-        stretch: Sequence[tuple[BatchRow | RowProblem, int]],
-        wanted: Callable[[int], bool],
-        underway: _Stretch | None,
-        on_progress: Callable[[SendProgress], Awaitable[None]],
-    ) -> _Stretch:
-        """Hand one stretch to the producer; then wait for the one before."""
-        await self._announce([row for row, _ in stretch], wanted)
+    async def _hand_over_stretch(self, stretch: Sequence[_PlacedRow], wanted: Callable[[int], bool]) -> _Stretch:
         acknowledgements: list[tuple[int, int, asyncio.Future[Any]]] = []
         try:
             async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
-                for row, partition in stretch:
+                for row, partition, key in stretch:
                     if isinstance(row, BatchRow) and wanted(row.row):
                         self._rows += 1
-                        if (full := self._append(row, partition)) is not None:
+                        if (full := self._append(row, partition, key)) is not None:
                             acknowledgements.append(await self._hand_over(partition, full))
                 for partition, batch in list(self._batches.items()):
                     acknowledgements.append(await self._hand_over(partition, batch))
         except (KafkaError, TimeoutError) as error:
             raise self._broke(error) from error
         self._batches.clear()
-        if underway is not None:
-            await self._acknowledged(underway, on_progress)
         return _Stretch(stretch[-1][0].row + 1, acknowledgements)
 
-    async def _announce(self, stretch: Sequence[BatchRow | RowProblem], wanted: Callable[[int], bool]) -> None:
-        """Names of the rows, and answers to the invalid ones, before any of the stretch can be answered by a worker."""
-        if self._run.run > 1:
-            return  # the first run did
-        order = self._order
-        records = [
-            manifest_record(
-                self._reply_topic,
-                order.reply_partition,
-                order.job_id,
-                stretch[0].row,
-                [row.custom_id for row in stretch],
-            )
-        ]
-        records += [self._refusal(row) for row in stretch if isinstance(row, RowProblem) and wanted(row.row)]
-        acknowledgements = []
-        for record in records:
-            while not self._replies.has_room:
-                await self._replies.wait_for_room()
-            acknowledgements.append(self._replies.submit(record))
-        try:
-            async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
-                await asyncio.gather(*acknowledgements)
-        except TimeoutError as error:
-            raise self._broke(error) from error
-
-    def _append(self, row: BatchRow, partition: int) -> tuple[Any, int] | None:
+    def _append(self, row: BatchRow, partition: int, key: bytes | None) -> tuple[Any, int] | None:
         """Put a row into its partition's batch; the batch before it if that one is full now."""
         batch, rows = self._batches.get(partition) or (self._producer.create_batch(), 0)
         full = None
-        key, headers = self._prefix_of(row).key, self._headers(row)
+        headers = self._headers(row)
         if batch.append(timestamp=None, key=key, value=row.body, headers=headers) is None:
             full = (batch, rows)
             batch, rows = self._producer.create_batch(), 0
@@ -253,7 +231,7 @@ class RowSender:
         builder.close()
         return partition, rows, await self._producer.send_batch(builder, self._topic, partition=partition)
 
-    async def _acknowledged(self, stretch: _Stretch, on_progress: Callable[[SendProgress], Awaitable[None]]) -> None:
+    async def _acknowledged(self, stretch: _Stretch, on_progress: Callable[[SendProgress], Awaitable[bool]]) -> bool:
         try:
             async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
                 for partition, rows, acknowledgement in stretch.acknowledgements:
@@ -261,7 +239,7 @@ class RowSender:
                     self._offsets[partition] = first.offset + rows
         except (KafkaError, TimeoutError) as error:
             raise self._broke(error) from error
-        await on_progress(SendProgress(self._rows, stretch.end_row, dict(self._offsets)))
+        return await on_progress(SendProgress(self._rows, stretch.end_row, dict(self._offsets)))
 
     def _broke(self, error: BaseException) -> SendingBrokeError:
         return SendingBrokeError(
@@ -279,9 +257,8 @@ class RowSender:
             known = self._prefixes[row.shared_prefix] = _Prefix.of(row.shared_prefix, self._order.tenant)
         return known
 
-    def _partition_of(self, row: BatchRow) -> int:
-        prefix = self._prefix_of(row)
-        turn = prefix.dealt // (_TOGETHER if row.shared_prefix else 1)
+    def _next_partition(self, prefix: "_Prefix") -> int:
+        turn = prefix.dealt // (1 if prefix.key is None else _TOGETHER)
         prefix.dealt += 1
         return (prefix.home + turn) % self._partitions
 
@@ -295,16 +272,3 @@ class RowSender:
         if order.weight > 1:
             headers.append((FLOW, b"%s#%d" % (self._job_id, row.row % order.weight)))
         return headers
-
-    def _refusal(self, row: RowProblem) -> OutboundRecord:
-        """The error reply to a row that is not sent, as a worker would write it."""
-        order = self._order
-        return ReplyContext(
-            request_id=str(RowId(order.job_id, self._run.run, row.row)),
-            attempt=1,
-            delta_topic="",
-            reply_topic=self._reply_topic,
-            reply_partition=order.reply_partition,
-            job_id=order.job_id,
-            custom_id=row.custom_id,
-        ).error(dumps(row.error().body()))

@@ -132,7 +132,8 @@ class RowChecker:
         custom_id = document.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id or not custom_id.isprintable() or custom_id.isspace():
             raise _invalid("custom_id", "must be a string of printable characters that names the row")
-        if len(custom_id.encode(errors="surrogatepass")) > CAP_BYTES[CUSTOM_ID]:
+        size = len(custom_id) if custom_id.isascii() else len(custom_id.encode(errors="surrogatepass"))
+        if size > CAP_BYTES[CUSTOM_ID]:
             raise _invalid("custom_id", f"is longer than {CAP_BYTES[CUSTOM_ID]} bytes: shorten it")
         if custom_id.startswith(_STAND_IN):
             raise _invalid("custom_id", f"begins with {_STAND_IN}, which stands for rows without one: choose another")

@@ -22,6 +22,8 @@ class JobState(StrEnum):
     """The input was refused; nothing was sent."""
     IN_PROGRESS = "in_progress"
     """Rows are sent and answered."""
+    CANCELLING = "cancelling"
+    """Somebody cancelled it; some rows are not known to have ended yet."""
     FINALIZING = "finalizing"
     """Every row has its fate; the result files are being written."""
     COMPLETED = "completed"
@@ -29,7 +31,7 @@ class JobState(StrEnum):
     EXPIRED = "expired"
     """The window closed before every row was run. What was done by then is there."""
     CANCELLED = "cancelled"
-    """Some rows were cancelled. What was done by then is there."""
+    """It was cancelled, or all rows that it didn't run were. What was done by then is there."""
 
     @property
     def ended(self) -> bool:
@@ -94,11 +96,13 @@ def state_of(job: Job, standing: Standing) -> JobState:
     if job.order.problem_count:
         return JobState.FAILED
     if not job.runs:
-        return JobState.VALIDATING
+        return JobState.CANCELLED if job.cancelled else JobState.VALIDATING
     if standing.pending:
-        return JobState.IN_PROGRESS
+        return JobState.CANCELLING if job.cancelled else JobState.IN_PROGRESS
     if standing.finalizing_at_ms is not None and standing.ended_at_ms is None:
         return JobState.FINALIZING
+    if job.cancelled:
+        return JobState.CANCELLED
     if standing.expired:
         return JobState.EXPIRED
     return JobState.CANCELLED if standing.cancelled else JobState.COMPLETED
@@ -110,6 +114,9 @@ def batch_object(job: Job, standing: Standing) -> dict[str, Any]:
     ended_ms = standing.ended_at_ms or standing.last_reply_ms
     if state is JobState.EXPIRED and run is not None:
         ended_ms = max(ended_ms or 0, run.expires_at_ms)
+    asked_ms = job.cancel.asked_at_ms if job.cancel is not None and job.cancelled else None
+    if state is JobState.CANCELLED and asked_ms is not None:
+        ended_ms = max(ended_ms or 0, asked_ms)
     usage = standing.usage
     return {
         "id": order.job_id,
@@ -129,6 +136,7 @@ def batch_object(job: Job, standing: Standing) -> dict[str, Any]:
         "completed_at": _seconds(ended_ms if state is JobState.COMPLETED else None),
         "failed_at": _seconds(order.created_at_ms if state is JobState.FAILED else None),
         "expired_at": _seconds(ended_ms if state is JobState.EXPIRED else None),
+        "cancelling_at": _seconds(asked_ms),
         "cancelled_at": _seconds(ended_ms if state is JobState.CANCELLED else None),
         "request_counts": {
             "total": standing.total,

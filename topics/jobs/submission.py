@@ -5,7 +5,7 @@ Knows the order of these steps and what each leaves behind in `inference.jobs`. 
 Submitting is idempotent: the run's record has a watermark (every row below it is on the broker) and, for each partition
 of the request topic, an offset before which no later row stands. Whoever goes on reads the request topic from there and
 leaves out the rows that it finds. Two processes that submit the same job at once: the later one takes over, and the
-former stops at its next stretch.
+former stops at its next stretch, as it does when the job is cancelled.
 
 Not by a transaction over rows and watermark: a client that is killed would leave it open, and for ten seconds nobody's
 requests behind it in the topic could be read.
@@ -13,44 +13,46 @@ requests behind it in the topic could be read.
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind, Tracer
 
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue
 from topics.headers import REQUEST_ID
+from topics.jobs.announcements import manifest_records, refusal_record, write_records
 from topics.jobs.board import Job, JobBoard
+from topics.jobs.checked_input import CheckedInput, InvalidInputError
 from topics.jobs.follower import now_ms
 from topics.jobs.input_file import InputFile
 from topics.jobs.records import JobOrder, JobRun, OrderProblem, Priority, RunKind
 from topics.jobs.row_ids import RowId, reply_partition_of
 from topics.jobs.row_sender import RowSender, SendProgress
 from topics.jobs.row_set import RowSet
-from topics.jobs.rows import MAX_ROWS, BatchRow, RowChecker, RowProblem
+from topics.jobs.rows import BatchRow, RowChecker, RowProblem
+from topics.jobs.run_end import end_run
 from topics.kafka_settings import KafkaSettings
 from topics.partition_reader import PartitionReader, end_offsets
 
 __all__ = [
-    "InvalidInputError",
+    "JobCancelledError",
     "JobConflictError",
     "JobTakenOverError",
     "OrderForm",
     "Submission",
-    "check_input",
     "retention_warnings",
 ]
 
-_KEPT_PROBLEMS = 100
-_REPORT_ROWS = 1_000
 
+class JobCancelledError(Exception):
+    """Somebody cancelled the job before its first row was sent."""
 
-class InvalidInputError(Exception):
-    """The input has rows that can't be sent. `problems` are the first of `count`."""
-
-    def __init__(self, problems: list[RowProblem], count: int, rows: int) -> None:
-        self.problems = problems
-        self.count = count
-        self.rows = rows
-        super().__init__(f"{count:,} of {rows:,} rows can't be sent")
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"{job_id} was cancelled before a row of it was sent: to run its input all the same, give another --job-id"
+        )
 
 
 class JobConflictError(Exception):
@@ -58,7 +60,11 @@ class JobConflictError(Exception):
 
 
 class JobTakenOverError(Exception):
-    """Another process goes on with this job's sending."""
+    """Another process goes on with this job's sending, or has ended it."""
+
+    def __init__(self, job_id: str, *, cancelled: bool) -> None:
+        why = "was cancelled" if cancelled else "is being sent by another process"
+        super().__init__(f"{job_id} {why}: this one stops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,50 +77,6 @@ class OrderForm:
     weight: int
     completion_window_s: int
     metadata: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedInput:
-    rows: int
-    endpoint: str | None
-    problems: list[RowProblem]
-    """The first hundred."""
-    problem_count: int
-    body_bytes: int
-    requested_tokens: int
-    unlimited_rows: int
-    good: RowSet
-
-
-def check_input(file: InputFile, on_rows: Callable[[int], None] = lambda _: None) -> CheckedInput:
-    """Check every row (blocks; memory does not grow with the bodies). `on_rows` is told how many are done.
-
-    Raises `TooManyRowsError`, `OSError`.
-    """
-    checker = RowChecker()
-    problems: list[RowProblem] = []
-    count = 0
-    good = RowSet(MAX_ROWS)
-    for row in checker.check_all(file.lines()):
-        if isinstance(row, RowProblem):
-            count += 1
-            if count <= _KEPT_PROBLEMS:
-                problems.append(row)
-        else:
-            good.add(row.row)
-        if checker.rows % _REPORT_ROWS == 0:
-            on_rows(checker.rows)
-    on_rows(checker.rows)
-    return CheckedInput(
-        rows=checker.rows,
-        endpoint=checker.endpoint,
-        problems=problems,
-        problem_count=count,
-        body_bytes=checker.body_bytes,
-        requested_tokens=checker.requested_tokens,
-        unlimited_rows=checker.unlimited_rows,
-        good=good,
-    )
 
 
 async def retention_warnings(
@@ -135,13 +97,48 @@ async def retention_warnings(
     return warnings
 
 
+@dataclass(slots=True)
+class _Sending:
+    """How far a run was sent when this process went on with it."""
+
+    run: JobRun
+    """As this process wrote it last."""
+    total: int
+    selected: RowSet | None
+    """The run's rows; None: all."""
+    found: RowSet
+    """Rows behind the watermark that were on the broker."""
+    watermark: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watermark = self.run.sent_rows
+
+    def wants(self, row: int) -> bool:
+        return row >= self.watermark and row not in self.found and (self.selected is None or row in self.selected)
+
+    @property
+    def found_before(self) -> int:
+        below = self.watermark if self.selected is None else sum(row < self.watermark for row in self.selected)
+        return below + len(self.found)
+
+    def unsent(self, end: int) -> RowSet:
+        """The run's rows from `end` on that are not on the broker."""
+        return RowSet(self.total, (row for row in range(end, self.total) if self.wants(row)))
+
+
 class Submission:
     """One process's work on the sending of one job."""
 
-    def __init__(self, settings: KafkaSettings, catalogue: Catalogue, board: JobBoard) -> None:
+    def __init__(
+        self, settings: KafkaSettings, catalogue: Catalogue, board: JobBoard, tracer: Tracer | None = None
+    ) -> None:
+        """`tracer`: of the span that sends the rows, to which their traces are linked; OpenTelemetry's global one where
+        absent.
+        """
         self._settings = settings
         self._catalogue = catalogue
         self._board = board
+        self._tracer = trace.get_tracer("headrace.client") if tracer is None else tracer
         self._submitter = uuid.uuid4().hex
         self._good = RowSet(0)
         """Rows that this process has checked."""
@@ -156,7 +153,8 @@ class Submission:
     ) -> Job:
         """The job, its input checked, its first run begun; or as it stands, if it was ordered before.
 
-        Raises `InvalidInputError` (the job is then written as failed), `JobConflictError`, `KafkaUnavailableError`.
+        Raises `InvalidInputError` (the job is then written as failed), `JobCancelledError`, `JobConflictError`,
+        `KafkaUnavailableError`, `RecordRefusedError`.
         """
         await self._board.refresh()
         job = self._board.jobs.get(form.job_id)
@@ -182,7 +180,10 @@ class Submission:
             )
         job = self._board.jobs[form.job_id]
         if not job.runs:
-            await self._check(job, check, skip_invalid=skip_invalid)
+            if not job.cancelled:
+                await self._check(job, check, skip_invalid=skip_invalid)
+            if self._board.jobs[form.job_id].cancelled:
+                raise JobCancelledError(form.job_id)
             await self.begin(job, "submit", None, form.completion_window_s)
         return self._board.jobs[form.job_id]
 
@@ -204,18 +205,27 @@ class Submission:
         update = {
             "endpoint": checked.endpoint or "",
             "rows": checked.rows,
-            "invalid_rows": checked.problem_count,
+            "invalid_rows": len(checked.problems),
         }
-        refused = checked.problem_count > 0 and not skip_invalid
+        refused = bool(checked.problems) and not skip_invalid
         if refused:
-            update["problem_count"] = checked.problem_count
+            update["problem_count"] = len(checked.problems)
             update["problems"] = tuple(
                 OrderProblem(code=problem.code, line=problem.line, message=problem.message, param=problem.param)
-                for problem in checked.problems
+                for problem in checked.first_problems
             )
+        else:
+            await self._announce(job.order, checked)
         await self._board.write(job.order.model_copy(update=update))
         if refused:
-            raise InvalidInputError(checked.problems, checked.problem_count, checked.rows)
+            raise InvalidInputError(checked)
+
+    async def _announce(self, order: JobOrder, checked: CheckedInput) -> None:
+        """Name the rows and refuse the invalid ones, before any of them can be answered by a worker."""
+        topic = self._catalogue.replies
+        refusals = (refusal_record(topic, order, problem) for problem in checked.problems)
+        records = chain(manifest_records(topic, order, checked.custom_ids), refusals)
+        await write_records(self._settings, "announce", records)
 
     async def begin(self, job: Job, kind: RunKind, rows: RowSet | None, completion_window_s: int) -> JobRun:
         """Write the job's next run, of which nothing is sent yet."""
@@ -236,48 +246,92 @@ class Submission:
     async def send(self, job: Job, file: InputFile, on_rows: Callable[[int], None] = lambda _: None) -> int:
         """Send what the job's last run has not sent yet, and return how many rows that were.
 
-        `on_rows` is told how many rows of the run are on the broker. Raises `JobTakenOverError`, `SendingBrokeError`,
-        `KafkaUnavailableError`, `RecordRefusedError`.
+        When the job is cancelled the sending ends: `board.jobs` says so afterwards. `on_rows` is told how many rows of
+        the run are on the broker.
+
+        Raises `JobTakenOverError`, `SendingBrokeError`, `KafkaUnavailableError`, `RecordRefusedError`.
         """
-        run = job.last_run
-        assert run is not None
-        assert job.order.rows is not None
-        if run.sent_at_ms is not None:
+        sending = await self._go_on(job)
+        if sending is None:
             return 0
-        selected = None if run.rows is None else RowSet.decode(job.order.rows, run.rows)
-        found = RowSet(job.order.rows)
+        sent = 0
+
+        async def on_progress(progress: SendProgress) -> bool:
+            nonlocal sent
+            sent = progress.rows
+            on_rows(sending.found_before + sent)
+            trace.get_current_span().set_attribute("messaging.batch.message_count", sent)
+            update = {"sent_rows": progress.sent_rows, "request_offsets": progress.request_offsets}
+            sending.run = await self._advance(sending.run, update)
+            return not self._board.jobs[job_id].cancelled
+
+        job_id, end = job.order.job_id, sending.watermark
+        if not self._board.jobs[job_id].cancelled:
+            end = await self._send_rows(job.order, sending, file, on_progress)
+        await self._end(job, sending, end)
+        return sent
+
+    async def _send_rows(
+        self,
+        order: JobOrder,
+        sending: "_Sending",
+        file: InputFile,
+        on_progress: Callable[[SendProgress], Awaitable[bool]],
+    ) -> int:
+        """In a span of their own, which the rows' records name."""
+        topic = self._catalogue.requests(order.priority)
+        attributes = {
+            "messaging.system": "kafka",
+            "messaging.destination.name": topic,
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.client.id": self._settings.client_id,
+            "headrace.flow": order.job_id,
+        }
+        with self._tracer.start_as_current_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes):
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
+            async with RowSender(
+                self._settings,
+                order,
+                sending.run,
+                request_topic=topic,
+                request_partitions=self._board.request_partitions[topic],
+                reply_topic=self._catalogue.replies,
+                trace=carrier,
+            ) as sender:
+                return await sender.send(self._rows(file), sending.wants, on_progress)
+
+    async def stop(self, job: Job) -> None:
+        """End the sending of a job that was cancelled and whose submitter is gone. Raises as `send`."""
+        assert self._board.jobs[job.order.job_id].cancelled
+        sending = await self._go_on(job)
+        if sending is not None:
+            await self._end(job, sending, sending.watermark)
+
+    async def _go_on(self, job: Job) -> "_Sending | None":
+        """The sending of the last run as it stands, now this process's; None if it is over."""
+        run, rows = job.last_run, job.order.rows
+        assert run is not None
+        assert rows is not None
+        if run.sent_at_ms is not None:
+            return None
+        selected = None if run.rows is None else RowSet.decode(rows, run.rows)
+        found = RowSet(rows)
         if run.submitter != self._submitter:
             run = await self._take_over(run)
             found = await self._find_sent(job, run)
-        watermark = run.sent_rows
-        before = watermark if selected is None else sum(row < watermark for row in selected)
-        before += len(found)
+        return _Sending(run, rows, selected, found)
 
-        def wanted(row: int) -> bool:
-            return row >= watermark and row not in found and (selected is None or row in selected)
-
-        sent = 0
-
-        async def on_progress(progress: SendProgress) -> None:
-            nonlocal run, sent
-            sent = progress.rows
-            on_rows(before + sent)
-            assert run is not None
-            update = {"sent_rows": progress.sent_rows, "request_offsets": progress.request_offsets}
-            run = await self._advance(run, update)
-
-        topic = self._catalogue.requests(job.order.priority)
-        async with RowSender(
-            self._settings,
-            job.order,
-            run,
-            request_topic=topic,
-            request_partitions=self._board.request_partitions[topic],
-            reply_topic=self._catalogue.replies,
-        ) as sender:
-            await sender.send(self._rows(file), wanted, on_progress)
-        await self._advance(run, {"sent_rows": job.order.rows, "sent_at_ms": now_ms()})
-        return sent
+    async def _end(self, job: Job, sending: "_Sending", end: int) -> None:
+        """The sending is over: all rows of the run below `end` are on the broker."""
+        await self._check_mine(sending.run)
+        update: dict[str, object] = {"sent_at_ms": now_ms()}
+        if self._board.jobs[job.order.job_id].cancelled:
+            await end_run(self._settings, self._catalogue, job.order, sending.run, sending.unsent(end))
+        else:
+            update["sent_rows"] = sending.total
+        await self._advance(sending.run, update)
 
     def _rows(self, file: InputFile) -> Iterator[BatchRow | RowProblem]:
         return RowChecker().check_all(file.lines(), self._good)
@@ -291,13 +345,16 @@ class Submission:
         return taken
 
     async def _advance(self, run: JobRun, update: dict[str, object]) -> JobRun:
-        await self._board.refresh()
-        standing = self._board.jobs[run.job_id].runs[run.run]
-        if standing.submitter != self._submitter:
-            raise JobTakenOverError(f"another process goes on with sending {run.job_id}: this one stops")
+        await self._check_mine(run)
         advanced = run.model_copy(update=update)
         await self._board.write(advanced)
         return advanced
+
+    async def _check_mine(self, run: JobRun) -> None:
+        await self._board.refresh()
+        job = self._board.jobs[run.job_id]
+        if job.runs[run.run].submitter != self._submitter:
+            raise JobTakenOverError(run.job_id, cancelled=job.cancelled)
 
     async def _find_sent(self, job: Job, run: JobRun) -> RowSet:
         """Rows behind the watermark that are on the broker all the same."""

@@ -8,6 +8,8 @@ partition, however often it is begun anew, always gives the same fates:
   still end; what comes later is too late, or a result that was handed out could change.
 - A row without a reply in time is expired. That is known `SETTLE_MS` after the window has closed: by then nothing can
   appear any more that was written in time, not even out of a transaction that was left open (they end after 10 s).
+- A cancel closes the window of its run at once. Rows that were not sent by then are cancelled, and so are the others
+  if they have no reply in time.
 """
 
 from collections.abc import Iterable
@@ -48,6 +50,7 @@ class JobTally:
         self._run_of = bytearray(rows)
         self._cut_ms: dict[int, int] = {}
         """Run → until when its replies count."""
+        self._cancelled_runs: set[int] = set()
         self._counts = [rows, *(0 for _ in list(Fate)[1:])]
         self._prompt_tokens = self._completion_tokens = self._cached_tokens = 0
         self._model: str | None = None
@@ -87,13 +90,26 @@ class JobTally:
         self._last_reply_ms = max(written_ms, self._last_reply_ms or 0)
         return True
 
+    def cancel(self, run: int, unsent: RowSet, written_ms: int) -> bool:
+        """This run was cancelled, `unsent` rows of it were never sent. Whether that decides a row, now or later."""
+        if run not in self._cut_ms or written_ms > self._cut_ms[run]:
+            return False
+        news = run not in self._cancelled_runs
+        self._cancelled_runs.add(run)
+        self._cut_ms[run] = min(self._cut_ms[run], written_ms + LATE_MS)
+        for row in unsent:
+            if row < self._rows and self._run_of[row] == run and self._fates[row] == Fate.PENDING.value:
+                self._decide(row, Fate.CANCELLED)
+                news = True
+        return news
+
     def settle(self, now_ms: int) -> None:
-        """Everything that was written by `now_ms` has been taken: rows whose window has closed are expired."""
+        """Everything that was written by `now_ms` has been taken: rows whose window has closed have their fate."""
         closed = {run for run, cut_ms in self._cut_ms.items() if now_ms >= cut_ms - LATE_MS + SETTLE_MS}
         if closed and self._counts[Fate.PENDING.value]:
             for row in self.in_fate(Fate.PENDING):
-                if self._run_of[row] in closed:
-                    self._decide(row, Fate.EXPIRED)
+                if (run := self._run_of[row]) in closed:
+                    self._decide(row, Fate.CANCELLED if run in self._cancelled_runs else Fate.EXPIRED)
 
     def fate_of(self, row: int) -> Fate:
         return Fate(self._fates[row])

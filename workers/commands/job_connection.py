@@ -16,7 +16,7 @@ from topics.jobs.journal import JournalInUseError
 from topics.jobs.row_ids import JobIdError
 from topics.jobs.row_sender import SendingBrokeError
 from topics.jobs.rows import TooManyRowsError
-from topics.jobs.submission import JobConflictError, JobTakenOverError
+from topics.jobs.submission import JobCancelledError, JobConflictError, JobTakenOverError
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import RecordRefusedError
 from workers.cli import UsageError
@@ -41,7 +41,7 @@ class JobDesk:
 @contextmanager
 def explained_jobs() -> Iterator[None]:
     """`explained`, with what can go wrong with jobs."""
-    with explained(JobTakenOverError, RecordRefusedError, SendingBrokeError):
+    with explained(JobCancelledError, JobTakenOverError, RecordRefusedError, SendingBrokeError):
         try:
             yield
         except _WRONG as error:

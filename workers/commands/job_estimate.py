@@ -14,7 +14,7 @@ from itertools import pairwise
 import orjson
 
 from scheduling.cost import CostModel
-from topics.jobs.submission import CheckedInput
+from topics.jobs.checked_input import CheckedInput
 from topics.partition_reader import PartitionReader
 from topics.record import InboundRecord
 from workers.commands.job_connection import JobDesk
@@ -52,7 +52,7 @@ async def estimate(desk: JobDesk, checked: CheckedInput) -> JobEstimate:
     rate = await _measured_rate(desk, prices)
     return JobEstimate(
         rows=checked.rows,
-        invalid_rows=checked.problem_count,
+        invalid_rows=len(checked.problems),
         prompt_tokens=prompt_tokens,
         output_tokens=checked.requested_tokens,
         unlimited_rows=checked.unlimited_rows,

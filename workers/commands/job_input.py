@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.progress import Progress
 
+from topics.jobs.checked_input import CheckedInput, check_input
 from topics.jobs.input_file import InputFile, RowTemplate
-from topics.jobs.submission import CheckedInput, check_input
 from workers.cli import UsageError
 
 __all__ = ["add_table_arguments", "checked_input", "row_template"]

@@ -7,6 +7,7 @@ The rows' bodies are not kept in Kafka for ever, so the input is read again; it 
 
 import argparse
 import asyncio
+import time
 
 from rich.console import Console
 
@@ -17,13 +18,19 @@ from topics.jobs.input_file import InputFile, open_input
 from topics.jobs.records import RunKind
 from topics.jobs.reply import Fate
 from topics.jobs.row_set import RowSet
-from topics.jobs.submission import Submission
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments
-from workers.commands.job_bars import progress, stderr
+from workers.commands.job_bars import stderr
 from workers.commands.job_connection import JobDesk, duration_s, explained_jobs, job_desk, known_job
 from workers.commands.job_input import add_table_arguments, checked_input, row_template
-from workers.commands.job_sending import add_waiting_arguments, check_waiting, send_rows, wait_and_tell
+from workers.commands.job_sending import (
+    add_waiting_arguments,
+    check_waiting,
+    send_rows,
+    submitting,
+    tell_sent,
+    wait_and_tell,
+)
 
 __all__ = ["add_rerun_arguments", "rerun"]
 
@@ -60,7 +67,9 @@ async def _rerun(arguments: argparse.Namespace, kind: RunKind, console: Console)
             if file.fingerprint != job.order.input_fingerprint:
                 raise UsageError(f"{location} is not the input of {arguments.job} (any more): give it with --input")
             job = await _send(arguments, desk, job, kind, rows, file, console)
-        return await wait_and_tell(arguments, desk, job, console) if arguments.wait else 0
+        if arguments.wait:
+            return await wait_and_tell(arguments, desk, job, console)
+        return 1 if job.cancelled else 0
 
 
 def _broke_off(job: Job, kind: RunKind) -> bool:
@@ -78,7 +87,7 @@ async def _rows_in(desk: JobDesk, job: Job, kind: RunKind) -> list[int]:
     async with ReplyFollower(desk.settings, desk.catalogue, job.order.reply_partition) as follower:
         collection = JobCollection(job, None)
         follower.add(collection)
-        await follower.update()
+        await follower.update(await follower.end())
     standing = collection.standing()
     if standing.pending:
         raise UsageError(f"{standing.pending:,} rows of {job.order.job_id} are still to come: wait until it has ended")
@@ -100,8 +109,8 @@ async def _send(
     file: InputFile,
     console: Console,
 ) -> Job:
-    submission = Submission(desk.settings, desk.catalogue, desk.board)
-    with progress(console) as bars:
+    begun_s = time.monotonic()
+    async with submitting(desk, console) as (submission, bars):
         if rows is not None:
             checked = await checked_input(file, bars)
             # Rows that were refused at submission can't be sent this time either.
@@ -111,5 +120,6 @@ async def _send(
             window_s = arguments.completion_window or job.order.completion_window_s
             await submission.begin(job, kind, again, window_s)
         sent = await send_rows(submission, desk.board.jobs[job.order.job_id], file, bars)
-    console.print(f"{job.order.job_id}: {sent:,} rows sent", soft_wrap=True)
-    return desk.board.jobs[job.order.job_id]
+    job = desk.board.jobs[job.order.job_id]
+    tell_sent(job, sent, time.monotonic() - begun_s, console)
+    return job

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from topics.aiokafka_producer import KafkaUnavailableError
@@ -58,10 +59,11 @@ async def wait_for_job(
         while True:
             pause_s = _TURN_S
             try:
-                await follower.update()
+                end = await follower.end()
                 await desk.board.refresh()
                 job = desk.board.jobs[job.order.job_id]
                 collection.begin(job.runs.values())
+                await follower.update(end)
                 standing = collection.standing()
                 on_standing(standing)
                 if not standing.pending:
@@ -78,13 +80,17 @@ async def wait_for_job(
             await keeper.keep(finalizing_at_ms=finalizing_ms)
             await asyncio.to_thread(write_results, collection, output, errors, in_order=in_order)
             journal.path.unlink()
-        await keeper.keep(
+        ended = replace(
+            standing,
             finalizing_at_ms=finalizing_ms,
             ended_at_ms=now_ms(),
             output=_full_name(output),
             errors=_full_name(errors),
         )
-        return standing
+        await keeper.keep(
+            finalizing_at_ms=finalizing_ms, ended_at_ms=ended.ended_at_ms, output=ended.output, errors=ended.errors
+        )
+        return ended
 
 
 def _full_name(path: Path | None) -> str | None:
@@ -119,6 +125,6 @@ async def collect_now(
         collection = JobCollection(job, journal)
         async with ReplyFollower(desk.settings, desk.catalogue, job.order.reply_partition) as follower:
             follower.add(collection)
-            await follower.update()
+            await follower.update(await follower.end())
         written = await asyncio.to_thread(write_results, collection, output, errors, in_order=in_order)
         return collection.standing(), written

@@ -9,28 +9,22 @@ With --json: one line for each piece of text, then one for the whole answer.
 
 import argparse
 import asyncio
-import logging
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+from opentelemetry.trace import Tracer
 
 from topics.client import HeadraceClient, Stream
-from topics.extras import how_to_install
 from topics.stage_times import STAGES
 from workers.cli import UsageError
+from workers.commands.client_tracing import client_tracer
 from workers.commands.connection import add_kafka_arguments, connection, kafka_config
 from workers.commands.explained import explained
-from workers.telemetry.telemetry import otlp_is_wanted, tracer_provider
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
 
 __all__ = ["add_arguments", "run"]
-
-log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +60,8 @@ async def _send(arguments: argparse.Namespace, prompt: str) -> Stream:
     names = ("model", "max_tokens", "temperature", "top_p", "seed", "stop")
     body: dict[str, Any] = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     async with AsyncExitStack() as stack:
-        provider = _provider()
-        if provider is not None:
-            stack.push_async_callback(asyncio.to_thread, provider.shutdown)
-        client = await _connect(arguments, provider, stack)
+        tracer = await stack.enter_async_context(client_tracer("headrace-send"))
+        client = await _connect(arguments, tracer, stack)
         stream = await client.stream(
             messages, priority=arguments.priority, tenant=arguments.tenant, flow=arguments.flow, **body
         )
@@ -81,26 +73,13 @@ async def _send(arguments: argparse.Namespace, prompt: str) -> Stream:
     return stream
 
 
-def _provider() -> "TracerProvider | None":
-    """Of the producer's span, with which the trace begins. None where nothing asks for it."""
-    if not otlp_is_wanted("TRACES"):
-        return None
-    try:
-        return tracer_provider(service_name="headrace-send")
-    except ModuleNotFoundError as error:
-        log.warning("the producer's span is not exported (no %s): %s", error.name, how_to_install("worker"))
-        return None
-
-
-async def _connect(
-    arguments: argparse.Namespace, provider: "TracerProvider | None", stack: AsyncExitStack
-) -> HeadraceClient:
+async def _connect(arguments: argparse.Namespace, tracer: Tracer | None, stack: AsyncExitStack) -> HeadraceClient:
     config = kafka_config(arguments)
     client = HeadraceClient(
         connection(config, "headrace-send"),
         topic_prefix=config.topic_prefix,
         timeout_s=arguments.timeout_s,
-        tracer=None if provider is None else provider.get_tracer("headrace.client"),
+        tracer=tracer,
     )
     try:
         return await stack.enter_async_context(client)

@@ -14,28 +14,32 @@ turns with other jobs. When the completion window closes, rows that have not run
 
 import argparse
 import asyncio
+import time
 
 from rich.console import Console
 
 from topics.admin import KafkaAdmin
 from topics.jobs.board import Job
+from topics.jobs.checked_input import InvalidInputError
 from topics.jobs.input_file import InputFile, open_input
 from topics.jobs.records import JobUsage
 from topics.jobs.row_ids import check_job_id, derived_job_id
 from topics.jobs.state import Standing, batch_object
-from topics.jobs.submission import (
-    InvalidInputError,
-    OrderForm,
-    Submission,
-    retention_warnings,
-)
+from topics.jobs.submission import OrderForm, retention_warnings
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments
 from workers.commands.job_bars import progress, stderr
 from workers.commands.job_connection import JobDesk, duration_s, explained_jobs, job_desk
 from workers.commands.job_estimate import estimate, print_estimate
 from workers.commands.job_input import add_table_arguments, checked_input, row_template
-from workers.commands.job_sending import add_waiting_arguments, check_waiting, send_rows, wait_and_tell
+from workers.commands.job_sending import (
+    add_waiting_arguments,
+    check_waiting,
+    send_rows,
+    submitting,
+    tell_sent,
+    wait_and_tell,
+)
 from workers.commands.job_view import print_json
 
 __all__ = ["add_arguments", "run"]
@@ -92,21 +96,21 @@ async def _submit(arguments: argparse.Namespace, form: OrderForm, file: InputFil
         async with KafkaAdmin(desk.settings) as admin:
             for warning in await retention_warnings(admin, desk.catalogue, form.priority, form.completion_window_s):
                 console.print(f"warning: {warning}", soft_wrap=True)
-        submission = Submission(desk.settings, desk.catalogue, desk.board)
-        with progress(console) as bars:
+        begun_s = time.monotonic()
+        async with submitting(desk, console) as (submission, bars):
             job = await submission.order(
                 form, file, lambda: checked_input(file, bars), skip_invalid=arguments.skip_invalid
             )
             sent = await send_rows(submission, job, file, bars)
         job = desk.board.jobs[form.job_id]
-        console.print(f"{form.job_id}: {sent:,} rows sent", soft_wrap=True)
+        tell_sent(job, sent, time.monotonic() - begun_s, console)
         if not arguments.wait:
             if arguments.json:
                 print_json(batch_object(job, _unanswered(job)))
             else:
                 print(form.job_id)
                 console.print(f"See how it goes:  headrace status {form.job_id} --watch", soft_wrap=True)
-            return 0
+            return 1 if job.cancelled else 0
         return await wait_and_tell(arguments, desk, job, console)
 
 
@@ -115,8 +119,8 @@ async def _dry_run(
 ) -> None:
     with progress(console) as bars:
         checked = await checked_input(file, bars)
-    if checked.problem_count and not arguments.skip_invalid:
-        raise InvalidInputError(checked.problems, checked.problem_count, checked.rows)
+    if checked.problems and not arguments.skip_invalid:
+        raise InvalidInputError(checked)
     print_estimate(await estimate(desk, checked), form.job_id, as_json=arguments.json)
 
 

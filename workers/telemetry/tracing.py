@@ -11,7 +11,7 @@ thread nothing but the notes, and what failed or missed an objective is known by
 A request comes alone in its record, so the process span is a *child* of the producer's span (the conventions allow a
 parent for single messages; a link is for batches). A row of a job begins a trace of its own, linked to what submitted
 it, for fifty thousand rows are no trace to look at; so does a request whose producer has none. In both cases a span
-`request` stands in the producer's place.
+`request` stands in the producer's place. What submitted a job and is not sampled has rows that are not either.
 
     send inference.p0            producer, another process
     ├─ queue p0                  arrival → staged: waiting in the index, then tokenised
@@ -170,8 +170,12 @@ class RequestTracer:
         of_a_job = arrival.headers.job_id is not None
         if context.is_valid and not of_a_job:
             return None, producer
+        trace_id = request_trace_id(arrival.id, arrival.timestamp_ms)
+        if context.is_valid and not context.trace_flags.sampled and not self._kept:
+            own = SpanContext(trace_id, context.span_id, is_remote=True, trace_flags=context.trace_flags)
+            return None, trace.set_span_in_context(trace.NonRecordingSpan(own))
         links = [Link(context)] if context.is_valid else []
-        with self._ids.naming(trace_id=request_trace_id(arrival.id, arrival.timestamp_ms)):
+        with self._ids.naming(trace_id=trace_id):
             root = self._start(
                 f"request {arrival.origin_class.label}", Context(), arrival.arrived_s, whose, links=links
             )

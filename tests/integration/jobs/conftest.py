@@ -74,7 +74,7 @@ def settings(kafka: KafkaHandle) -> KafkaSettings:
 @pytest.fixture
 async def catalogue(settings: KafkaSettings, topic_prefix: str) -> Catalogue:
     catalogue = Catalogue(topic_prefix, request_partitions=3, reply_partitions=2)
-    used = (catalogue.requests("p3"), catalogue.replies, catalogue.jobs)
+    used = (catalogue.requests("p3"), catalogue.replies, catalogue.jobs, catalogue.control)
     async with KafkaAdmin(settings) as admin:
         await create_topics(admin, [spec for spec in catalogue.specs() if spec.name in used], replication_factor=1)
     return catalogue

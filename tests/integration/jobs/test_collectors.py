@@ -10,11 +10,12 @@ import pytest
 from tests.integration.jobs.conftest import write_rows
 from tests.integration.jobs.row_worker import RowWorker
 from tests.integration.jobs.test_results import check_files, names
+from topics.jobs.checked_input import CheckedInput, check_input
 from topics.jobs.collector import Collector
 from topics.jobs.input_file import open_input
 from topics.jobs.result_store import ResultStore
 from topics.jobs.row_ids import reply_partition_of
-from topics.jobs.submission import CheckedInput, OrderForm, Submission, check_input
+from topics.jobs.submission import OrderForm, Submission
 from workers.commands.job_connection import JobDesk
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

@@ -50,8 +50,9 @@ LINE_SCHEMA = {
 def check_files(output: Path, errors: Path, names: set[str]) -> tuple[list[Any], list[Any]]:
     """Every name once, all lines in OpenAI's format."""
     done, failed = read_lines(output), read_lines(errors)
+    validator = jsonschema.Draft202012Validator(LINE_SCHEMA)
     for line in done + failed:
-        jsonschema.validate(line, LINE_SCHEMA)
+        validator.validate(line)
     assert sorted(line["custom_id"] for line in done + failed) == sorted(names)
     assert all(line["response"]["status_code"] == 200 for line in done)
     assert all(line["response"] is None or line["response"]["status_code"] >= 400 for line in failed)

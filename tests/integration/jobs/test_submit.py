@@ -5,18 +5,15 @@ from pathlib import Path
 
 import orjson
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.integration.conftest import read_topic
 from tests.integration.jobs.conftest import CommandLine, write_rows
+from topics.jobs.checked_input import CheckedInput, InvalidInputError, check_input
 from topics.jobs.input_file import InputFile, open_input
-from topics.jobs.submission import (
-    InvalidInputError,
-    JobConflictError,
-    JobTakenOverError,
-    OrderForm,
-    Submission,
-    check_input,
-)
+from topics.jobs.submission import JobConflictError, JobTakenOverError, OrderForm, Submission
 from topics.partition_reader import end_offsets
 from workers.commands.job_connection import JobDesk
 
@@ -71,6 +68,27 @@ async def test_rows_are_requests_with_the_headers_of_their_job(desk: JobDesk, tm
         "job-id": "job",
     }
     assert orjson.loads(by_row["job~1~1"].value)["messages"][0]["content"] == "row 1"
+
+
+async def test_rows_carry_the_trace_of_the_span_that_sends_them(desk: JobDesk, tmp_path: Path) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    submission = Submission(desk.settings, desk.catalogue, desk.board, provider.get_tracer("test"))
+    with open_input(str(write_rows(tmp_path / "rows.jsonl", 3))) as file:
+
+        async def check() -> CheckedInput:
+            return check_input(file)
+
+        await submission.send(await submission.order(form(), file, check, skip_invalid=False), file)
+    topic = desk.catalogue.requests("p3")
+    (span,) = exporter.get_finished_spans()
+    assert span.context is not None
+    assert (span.name, (span.attributes or {})["messaging.batch.message_count"]) == (f"send {topic}", 3)
+    sent = await read_topic(desk.settings.bootstrap_servers, topic)
+    expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+    assert span.context.trace_flags.sampled
+    assert [dict(record.headers)["traceparent"].decode() for record in sent] == [expected] * 3
 
 
 async def test_submitting_again_sends_nothing(desk: JobDesk, tmp_path: Path) -> None:

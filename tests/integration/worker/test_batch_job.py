@@ -13,9 +13,10 @@ from tests.integration.worker.conftest import RunWorker
 from topics.catalogue import Catalogue
 from topics.client import HeadraceClient
 from topics.jobs.board import JobBoard
+from topics.jobs.checked_input import CheckedInput, check_input
 from topics.jobs.input_file import InputFile, open_input
 from topics.jobs.state import Standing
-from topics.jobs.submission import CheckedInput, OrderForm, Submission, check_input
+from topics.jobs.submission import OrderForm, Submission
 from topics.kafka_settings import KafkaSettings
 from workers.commands.job_connection import JobDesk
 from workers.commands.job_waiting import wait_for_job

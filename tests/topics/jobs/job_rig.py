@@ -1,13 +1,14 @@
 """Jobs, runs and replies as tests make them, without a broker."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
 from topics.headers import EVENT, JOB_ID, REQUEST_ID
+from topics.jobs.announcements import cancel_record, manifest_records
 from topics.jobs.board import Job
-from topics.jobs.collection import manifest_record
-from topics.jobs.records import JobOrder, JobRun
+from topics.jobs.records import JobCancel, JobOrder, JobRun
 from topics.jobs.row_ids import RowId
 from topics.jobs.row_set import RowSet
 from topics.record import InboundRecord, RecordId
@@ -92,7 +93,22 @@ def error(
     return record(offset, headers, orjson.dumps(body), written_ms)
 
 
-def manifest(offset: int, custom_ids: list[str], first_row: int = 0) -> InboundRecord:
-    outbound = manifest_record("inference.replies", 0, JOB, first_row, custom_ids)
+def cancelled_job(rows: int = 10, *runs: JobRun, asked_ms: int = 20_000) -> Job:
+    """Somebody has asked for the end of its last run."""
+    cancelled = job(rows, *runs)
+    cancelled.cancel = JobCancel(job_id=JOB, ordered_at_ms=0, run=max(cancelled.runs), asked_at_ms=asked_ms)
+    return cancelled
+
+
+def run_end(
+    offset: int, unsent: Iterable[int], *, total: int = 5, number: int = 1, written_ms: int = 1_000
+) -> InboundRecord:
+    """The run is cancelled; of these rows nothing was sent."""
+    outbound = cancel_record("inference.replies", order(), number, RowSet(total, unsent))
+    return record(offset, dict(outbound.headers), outbound.value or b"", written_ms)
+
+
+def manifest(offset: int, custom_ids: list[str]) -> InboundRecord:
+    (outbound,) = manifest_records("inference.replies", order(), custom_ids)
     assert dict(outbound.headers)[JOB_ID] == JOB.encode()
     return record(offset, dict(outbound.headers), outbound.value or b"")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.topics.jobs.job_rig import JOB, WINDOW_MS, error, final, job, manifest, run
+from tests.topics.jobs.job_rig import JOB, WINDOW_MS, error, final, job, manifest, run, run_end
 from topics.jobs.board import Job
 from topics.jobs.collection import JobCollection
 from topics.jobs.journal import RowJournal
@@ -63,6 +63,20 @@ def test_rows_that_are_never_answered_are_named_too(tmp_path: Path) -> None:
     assert all(line["response"] is None for line in errors)
 
 
+def test_rows_that_a_cancel_ended_are_named_and_say_so(tmp_path: Path) -> None:
+    records = [manifest(0, NAMES), final(1, 3), run_end(2, [1, 4]), error(3, 0, code="cancelled", status=499)]
+    output, errors = collect(tmp_path, job(5), records, now_ms=1_000 + SETTLE_MS)
+    assert ids(output) == ["row-3"]
+    assert sorted(ids(errors)) == ["row-0", "row-1", "row-2", "row-4"]
+    assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
+
+
+def test_an_announcement_that_nobody_can_read_is_passed_over(tmp_path: Path) -> None:
+    broken = run_end(1, [1, 4], total=9)
+    output, errors = collect(tmp_path, job(5), [manifest(0, NAMES), broken, final(2, 3)], now_ms=2_000 + SETTLE_MS)
+    assert (ids(output), errors) == (["row-3"], [])
+
+
 def test_partial_results_leave_out_what_is_pending(tmp_path: Path) -> None:
     output, errors = collect(tmp_path, job(5), [manifest(0, NAMES), final(1, 3)])
     assert (ids(output), ids(errors)) == (["row-3"], [])
@@ -101,8 +115,12 @@ def test_every_row_has_one_line_whatever_is_repeated_and_wherever_the_collector_
     """Replies repeat (at least once), the journal loses its unsynced end, and the log is read again from there."""
     path = tmp_path_factory.mktemp("killed")
     answers = data.draw(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=15))
+    cancelled = data.draw(st.sets(st.integers(0, 4)))
+    end = data.draw(st.integers(0, len(answers)))
     log = [manifest(0, NAMES)]
-    log += [(final if good else error)(1 + place, row) for place, (row, good) in enumerate(answers)]
+    log += [(final if good else error)(1 + place, row) for place, (row, good) in enumerate(answers[:end])]
+    log.append(run_end(1 + end, cancelled))
+    log += [(final if good else error)(2 + place, row) for place, (row, good) in enumerate(answers[end:], start=end)]
     for _ in range(data.draw(st.integers(0, 3))):
         with RowJournal(path / "journal") as journal:
             collection = JobCollection(job(5), journal)
@@ -112,5 +130,6 @@ def test_every_row_has_one_line_whatever_is_repeated_and_wherever_the_collector_
         (path / "journal").write_bytes(content[: data.draw(st.integers(0, len(content)))])
     output, errors = collect(path, job(5), log, now_ms=WINDOW_MS + SETTLE_MS)
     assert sorted(ids(output) + ids(errors)) == NAMES
-    first = dict(reversed(answers))
+    counted = answers[:end] + [(row, False) for row in cancelled] + answers[end:]
+    first = dict(reversed(counted))
     assert sorted(ids(output)) == sorted(f"row-{row}" for row, good in first.items() if good)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types import Batch
 
-from tests.topics.jobs.job_rig import job, order, run
+from tests.topics.jobs.job_rig import cancelled_job, job, order, run
 from topics.jobs.board import Job
 from topics.jobs.records import JobUsage, OrderProblem
 from topics.jobs.state import JobState, Standing, batch_object, state_of
@@ -26,10 +26,11 @@ CASES = {
     JobState.VALIDATING: (Job(order(None)), standing(total=0)),
     JobState.FAILED: (failed_job(), standing()),
     JobState.IN_PROGRESS: (job(), standing(completed=9)),
+    JobState.CANCELLING: (cancelled_job(), standing(completed=3)),
     JobState.FINALIZING: (job(), standing(completed=10, finalizing_at_ms=40_000)),
     JobState.COMPLETED: (job(), standing(completed=8, failed=2)),
     JobState.EXPIRED: (job(), standing(completed=8, failed=1, expired=1)),
-    JobState.CANCELLED: (job(), standing(completed=8, cancelled=2)),
+    JobState.CANCELLED: (cancelled_job(), standing(completed=7, cancelled=2, expired=1)),
 }
 
 
@@ -40,6 +41,29 @@ def test_each_state_follows_from_what_is_written(state: JobState) -> None:
 
 def test_a_job_of_which_every_row_failed_is_completed() -> None:
     assert state_of(job(), standing(failed=10)) is JobState.COMPLETED
+
+
+def test_a_job_whose_rows_were_cancelled_one_by_one_is_cancelled() -> None:
+    assert state_of(job(), standing(completed=8, cancelled=2)) is JobState.CANCELLED
+
+
+def test_a_job_that_was_cancelled_before_its_first_row_is_so_at_once() -> None:
+    ordered = cancelled_job()
+    ordered.runs.clear()
+    assert state_of(ordered, standing(total=0)) is JobState.CANCELLED
+
+
+def test_a_job_that_is_resumed_is_not_cancelled_any_more() -> None:
+    resumed = cancelled_job()
+    resumed.runs[2] = run(2, begun_ms=30_000)
+    batch = batch_object(resumed, standing(completed=3))
+    assert (batch["status"], batch["cancelling_at"]) == ("in_progress", None)
+
+
+def test_a_job_that_was_refused_and_ordered_anew_is_another_one() -> None:
+    again = cancelled_job()
+    again.order = order(created_at_ms=5_000)
+    assert state_of(again, standing(completed=3)) is JobState.IN_PROGRESS
 
 
 @pytest.mark.parametrize("state", CASES)
@@ -60,6 +84,8 @@ def test_times_belong_to_states() -> None:
     assert (done["finalizing_at"], done["completed_at"], done["expired_at"]) == (40, 41, None)
     expired = batch_object(job(10, begun), standing(completed=9, expired=1))
     assert (expired["completed_at"], expired["expired_at"]) == (None, 62)
+    cancelled = batch_object(cancelled_job(10, begun), standing(completed=9, cancelled=1))
+    assert (cancelled["cancelling_at"], cancelled["cancelled_at"], cancelled["completed_at"]) == (20, 30, None)
 
 
 def test_counts_add_up() -> None:

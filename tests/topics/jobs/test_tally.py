@@ -51,6 +51,46 @@ def test_the_last_run_of_a_row_decides_it() -> None:
     assert [tally.fate_of(row) for row in range(3)] == [Fate.COMPLETED, Fate.COMPLETED, Fate.EXPIRED]
 
 
+def test_a_cancel_ends_the_rows_that_were_not_sent_and_closes_the_window_for_the_others() -> None:
+    tally = JobTally(4, [run()])
+    take(tally, final(0, 0))
+    assert tally.cancel(1, RowSet(4, [3]), 2_000)
+    assert tally.fate_of(3) is Fate.CANCELLED
+    assert take(tally, final(1, 1, written_ms=2_000 + LATE_MS))
+    assert not take(tally, final(2, 2, written_ms=2_000 + LATE_MS + 1))
+    assert not take(tally, final(3, 3, written_ms=2_000)), "a sender that was gone had sent it all the same"
+    tally.settle(2_000 + SETTLE_MS - 1)
+    assert tally.fate_of(2) is Fate.PENDING
+    tally.settle(2_000 + SETTLE_MS)
+    assert [tally.fate_of(row) for row in range(4)] == [
+        *(Fate.COMPLETED, Fate.COMPLETED),
+        *(Fate.CANCELLED, Fate.CANCELLED),
+    ]
+    tally.check_integrity()
+
+
+def test_a_cancel_of_a_run_leaves_the_next_one_alone() -> None:
+    again = run(2, begun_ms=100_000, rows=RowSet(2, [1]))
+    tally = JobTally(2, [run(), again])
+    tally.cancel(1, RowSet(2, [1]), 2_000)
+    assert take(tally, final(0, 1, number=2, written_ms=110_000))
+    assert tally.fate_of(1) is Fate.COMPLETED
+
+
+def test_a_cancel_that_comes_after_the_window_changes_nothing() -> None:
+    tally = JobTally(2, [run()])
+    assert not tally.cancel(1, RowSet(2, [1]), WINDOW_MS + LATE_MS + 1)
+    tally.settle(WINDOW_MS + SETTLE_MS)
+    assert tally.fate_of(1) is Fate.EXPIRED
+
+
+def test_a_cancel_that_is_said_twice_counts_from_the_first() -> None:
+    tally = JobTally(2, [run()])
+    assert tally.cancel(1, RowSet(2), 2_000)
+    assert not tally.cancel(1, RowSet(2), 3_000)
+    assert not take(tally, final(0, 1, written_ms=2_000 + LATE_MS + 1))
+
+
 def test_a_row_that_the_job_does_not_have_is_nobodys() -> None:
     assert not take(JobTally(3, [run()]), final(0, 3))
 

@@ -20,14 +20,16 @@ from transformers import (
 
 from tests.workers.native_kernels import kernels_or_skip
 from tests.workers.tiny_models import CONTEXT, VOCABULARY, saved, texts, tiny
+from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from workers.intake.grammar import GrammarCompiler
 from workers.intake.sampling import GREEDY, SamplingParams
 from workers.models.devices import Placement
 from workers.runners.decoder.family import DecoderShape, NotDescribed, describe
 from workers.runners.decoder.runner import DecoderRunner
-from workers.runners.errors import NotFiniteLogits
+from workers.runners.errors import GrammarBroken, NotFiniteLogits
 from workers.runners.native.library import NativeLibrary
 from workers.runners.paged_runner import PagedRunner
-from workers.runners.runner import SequenceInput
+from workers.runners.runner import ModelLimits, SequenceInput
 
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -187,6 +189,25 @@ def test_logits_that_are_not_numbers_name_their_sequences_and_spare_the_others(
     # The faulty sequence's block goes to a shorter one: what is left behind its end must not reach it.
     assert runner.step([SequenceInput([1], 0, [1], GREEDY)]) == runner.step([SequenceInput([1], 0, [3], GREEDY)])
     assert runner.step([good])[0] is not None
+
+
+def test_a_grammar_that_its_answer_has_left_names_its_sequence_and_spares_the_others(
+    tmp_path: Path, library: NativeLibrary
+) -> None:
+    """As in a next attempt at an answer that another release began, under another grammar."""
+    config = LlamaConfig(**SMALL | {"vocab_size": 270})
+    _model, runner = runner_of(config, tmp_path, library)
+    compiler = GrammarCompiler(byte_level_tokenizer(), ModelLimits(CONTEXT, 270, frozenset({263})))
+    said = byte_level_tokenizer().encode("no json").ids
+    left = SamplingParams(seed=1, grammar=compiler.json({"type": "integer"}))
+    held = SamplingParams(seed=1, grammar=compiler.json({"enum": ["yes"]}))
+    good = SequenceInput([1, 2], 0, [2], held, output_position=0, history=[1, 2])
+    broken = SequenceInput(said, 0, [1], left, output_position=len(said), history=said)
+    with pytest.raises(GrammarBroken) as caught:
+        runner.step([SequenceInput([3], 0, [3], None), broken, good])
+    assert caught.value.sequences == (1,)
+    (token,) = runner.step([good])
+    assert byte_level_tokenizer().decode([token]).startswith('"')
 
 
 @pytest.mark.parametrize("torch_products", [False, True], ids=["kernels", "kernels for attention alone"])
