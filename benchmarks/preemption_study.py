@@ -1,8 +1,7 @@
-"""What preemption costs and what its budget is worth, simulated: an urgent flood, waste on a trace, θ.
+"""What preemption costs and what its budget is worth, simulated: an urgent flood, waste on a trace.
 
     python -m benchmarks.preemption_study vip [--seconds N] [--seeds N] [--budgets N,N…]
     python -m benchmarks.preemption_study waste TRACE [--limit N] [--kv-tokens N]
-    python -m benchmarks.preemption_study theta TRACE [--limit N] [--kv-tokens N]
 
 TRACE is an Azure LLM inference trace (conversation). The machine is `llama2-70b-h100x8` of `headrace simulate` with 48
 slots; scheduler, KV accounting and preemption are a worker's.
@@ -13,8 +12,6 @@ slots; scheduler, KV accounting and preemption are a worker's.
 - `waste`: the trace in the classes 5/60/30/5 at 1.2 × its capacity, in a pool that is short; the swap pool is half of
   it. Recomputed tokens and swapped bytes, priced as the tokens that could be computed in that time, as a part of all
   tokens; beside recomputation alone.
-- `theta`: the same at a load that lets it end, with swapping from a quarter as dear as recomputation to four times;
-  seconds lost by θ.
 """
 
 import argparse
@@ -46,7 +43,23 @@ from workers.runs.step_models import PRESETS
 from workers.runs.trace_files import read_trace
 from workers.runs.trace_mix import ArrivingRequest, mix, parse_source, scaled
 
-__all__ = ["Flood", "Lost", "Replay", "flood", "lost_of", "trace_requests"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BLOCK_TOKENS",
+    "LOST_HEADINGS",
+    "STEP_TIME",
+    "Flood",
+    "Lost",
+    "Replay",
+    "flood",
+    "lost_of",
+    "lost_row",
+    "machine",
+    "new_table",
+    "rules_of",
+    "run",
+    "trace_requests",
+]
 
 P0, _, P2, _ = PriorityClass
 STEP_TIME = PRESETS["llama2-70b-h100x8"]
@@ -256,16 +269,14 @@ class Replay:
         loaded = scaled(requests, capacity.factor(requests, load))
         return cls(loaded, replace(tree, capacity_units_s=capacity.units_s), pool_tokens)
 
-    def run(self, mode: PreemptionMode, *, copy_bytes_s: float = COPY_BYTES_S, theta: float = 1.0) -> Lost:
+    def run(self, mode: PreemptionMode) -> Lost:
         engine = machine(
             self.pool_tokens,
             rules_of(mode),
             swap_places=self.pool_tokens // BLOCK_TOKENS // 2,
-            copy_bytes_s=copy_bytes_s,
-            theta=theta,
             context_tokens=_longest(self.requests, self.pool_tokens),
         )
-        return lost_of(run(self.requests, engine, self.tree), copy_bytes_s)
+        return lost_of(run(self.requests, engine, self.tree))
 
 
 def _longest(requests: Sequence[ArrivingRequest], pool_tokens: int) -> int:
@@ -284,24 +295,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     vip.add_argument("--seconds", type=float, default=120.0)
     vip.add_argument("--seeds", type=int, default=10, help="how many (%(default)s)")
     vip.add_argument("--budgets", default="16,4,1", metavar="N,N…", help="(%(default)s)")
-    for name in ("waste", "theta"):
-        study = studies.add_parser(name)
-        study.add_argument("trace", type=Path)
-        study.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
-        study.add_argument("--kv-tokens", type=int, default=SHORT_POOL_TOKENS, metavar="N", help="(%(default)s)")
+    waste = studies.add_parser("waste")
+    waste.add_argument("trace", type=Path)
+    waste.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
+    waste.add_argument("--kv-tokens", type=int, default=SHORT_POOL_TOKENS, metavar="N", help="(%(default)s)")
     parsed = parser.parse_args(arguments)
     console = Console(width=150)
     if parsed.study == "vip":
         budgets = [int(budget) for budget in parsed.budgets.split(",")]
         console.print(_vip_table(parsed.seconds, parsed.seeds, budgets))
-    elif parsed.study == "waste":
-        console.print(_waste_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
     else:
-        console.print(_theta_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
+        console.print(_waste_table(trace_requests(parsed.trace, parsed.limit), parsed.kv_tokens))
     return 0
 
 
-def _table(title: str, *headings: str) -> Table:
+def new_table(title: str, *headings: str) -> Table:
     table = Table(title=title)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left")
@@ -310,7 +318,7 @@ def _table(title: str, *headings: str) -> Table:
 
 def _vip_table(seconds: float, seeds: int, budgets: Sequence[int]) -> Table:
     """The worst of all seeds, but for the sums of suspensions."""
-    table = _table(
+    table = new_table(
         f"an urgent flood, {seconds:g} s, worst of {seeds} seeds; a window has {WINDOW_S:g} s",
         "",
         "VIP attainment",
@@ -352,7 +360,7 @@ _OFF = 1_000_000
 """A budget that nobody spends."""
 
 
-def _lost_row(name: str, lost: Lost) -> list[str]:
+def lost_row(name: str, lost: Lost) -> list[str]:
     return [
         name,
         str(lost.preemptions),
@@ -366,28 +374,16 @@ def _lost_row(name: str, lost: Lost) -> list[str]:
     ]
 
 
-_LOST = ("suspensions", "swapped", "recomputed", "copies", "lost", "of all tokens", "most of one", "makespan")
+LOST_HEADINGS = ("suspensions", "swapped", "recomputed", "copies", "lost", "of all tokens", "most of one", "makespan")
 
 
 def _waste_table(requests: Sequence[ArrivingRequest], pool_tokens: int) -> Table:
-    table = _table(f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "mode", *_LOST)
+    table = new_table(
+        f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "mode", *LOST_HEADINGS
+    )
     trace = Replay.of(requests, pool_tokens=pool_tokens)
     for mode in (PreemptionMode.RECOMPUTE, PreemptionMode.SWAP, PreemptionMode.AUTO):
-        table.add_row(*_lost_row(mode.value, trace.run(mode)))
-    return table
-
-
-def _theta_table(requests: Sequence[ArrivingRequest], pool_tokens: int) -> Table:
-    table = _table(
-        f"{len(requests)} conversations at 1.2 × capacity, {pool_tokens} tokens of KV", "swap ÷ recompute, θ", *_LOST
-    )
-    # Out and in of a block against the prefill of its tokens.
-    even_bytes_s = 2 * BLOCK_BYTES / (BLOCK_TOKENS * STEP_TIME.per_prefill_token_s)
-    trace = Replay.of(requests, pool_tokens=pool_tokens)
-    for dearness in (0.25, 0.5, 1.0, 2.0, 4.0):
-        for theta in (0.1, 0.3, 0.5, 1.0, 2.0, 10.0):
-            lost = trace.run(PreemptionMode.AUTO, copy_bytes_s=even_bytes_s / dearness, theta=theta)
-            table.add_row(*_lost_row(f"{dearness:g}, {theta:g}", lost))
+        table.add_row(*lost_row(mode.value, trace.run(mode)))
     return table
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.group import HeartbeatRequest, SyncGroupRequest
 
 from topics import aiokafka_records
 from topics.aiokafka_closing import close_bootstrap_connection, close_client, closes_within
@@ -28,7 +29,7 @@ __all__ = [
     "open_consumer",
     "seek_to_the_start",
     "standing_places",
-    "watch_heartbeats",
+    "watch_membership",
 ]
 
 _ABANDON_STEP_S = 2.0
@@ -126,21 +127,24 @@ def standing_places(consumer: Any) -> dict[int, int | None]:
     return {partition: state.position if state.has_valid_position else None for partition, state in states.items()}
 
 
-def watch_heartbeats(consumer: Any, on_success: Callable[[float], None]) -> None:
-    """Tell of each heartbeat of an `AIOKafkaConsumer` that its group has answered well: when it was sent, on
-    `time.monotonic`."""
-    coordinator = consumer._coordinator
-    do_heartbeat = coordinator._do_heartbeat
+def watch_membership(consumer: Any, on_confirmed: Callable[[float], None]) -> None:
+    """Tell of each heartbeat of an `AIOKafkaConsumer`, and of each assignment that it asked for, that its group has
+    answered well: when it was sent, on `time.monotonic`. Of an assignment this comes before the assignment.
 
-    async def heartbeat() -> bool:
+    The group's clock of the member begins anew with the answer, so never before that.
+    """
+    coordinator = consumer._coordinator
+    send = coordinator._send_req
+
+    async def watched(request: Any) -> Any:
         """In the place of aiokafka's own."""
         sent_s = time.monotonic()
-        success: bool = await do_heartbeat()
-        if success:
-            on_success(sent_s)
-        return success
+        response = await send(request)
+        if isinstance(request, HeartbeatRequest | SyncGroupRequest) and response.error_code == 0:
+            on_confirmed(sent_s)
+        return response
 
-    coordinator._do_heartbeat = heartbeat
+    coordinator._send_req = watched
 
 
 async def _abandon(consumer: Any) -> None:

@@ -36,7 +36,7 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 
-from topics.aiokafka_consumer import inbound_record, join_group, watch_heartbeats
+from topics.aiokafka_consumer import inbound_record, join_group, watch_membership
 from topics.aiokafka_fencing import read_positions_stably
 from topics.assignment import Assignment, PartitionEpoch
 from topics.assignment_callbacks import AssignmentCallbacks, OnAssigned, OnRevoked
@@ -328,7 +328,6 @@ class ClassConsumer:
             partition = place.partition
             if partition not in self._assignment:
                 # aiokafka fetches as soon as it has the assignment, which may be before it tells the listener.
-                self.lease.confirmed(time.monotonic())
                 self._begin([partition])
             (assigned,) = self._assignment.current([partition])
             for piece in hand_outs(map(inbound_record, records), self._max_records, self._max_bytes):
@@ -358,7 +357,7 @@ class ClassConsumer:
 
     def _prepare(self, consumer: Any) -> None:
         read_positions_stably(consumer, self.offsets.on_committed)
-        watch_heartbeats(consumer, self.lease.confirmed)
+        watch_membership(consumer, self.lease.confirmed)
         join_group(consumer, self._topic, on_assigned=self.assigned, on_revoked=self.revoked)
 
     async def revoked(self, partitions: Collection[int]) -> None:
@@ -382,7 +381,6 @@ class ClassConsumer:
 
     def assigned(self, partitions: Collection[int]) -> None:
         """The group gives partitions. Some may have begun: see `_hand_out`."""
-        self.lease.confirmed(time.monotonic())
         self._begin([partition for partition in partitions if partition not in self._assignment])
         self._current.pause(self._paused)
         self._has_assignment.set()

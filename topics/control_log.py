@@ -53,11 +53,14 @@ class ControlLog:
         settings: KafkaSettings,
         catalogue: Catalogue,
         on_records: Callable[[Sequence[InboundRecord]], None],
+        on_made_anew: Callable[[], None],
     ) -> None:
-        """`on_records` gets each record once, in order, at most a hundred at a time."""
+        """`on_records` gets each record once, in order, at most a hundred at a time. `on_made_anew`: the topic was
+        deleted and made again, and nothing that stood there stands any more; its records follow from the first on."""
         self._settings = settings
         self._topic = catalogue.control
         self._on_records = on_records
+        self._on_made_anew = on_made_anew
         self._reader = self._new_reader()
         self._exit = AsyncExitStack()
         self._position = 0
@@ -91,12 +94,20 @@ class ControlLog:
                 pauses_s = chain(_BACKOFF_S, repeat(_BACKOFF_S[-1]))
 
     async def _reopen(self) -> None:
-        """A new reader where the old one stood; none if no broker answers."""
+        """A new reader where the old one stood; none if no broker answers.
+
+        A log that ends before that place is another one. (One that has grown beyond it already can't be told from the
+        old one: whoever deletes the topic should restart the workers.)
+        """
         await self._exit.aclose()
         reader = self._new_reader()
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(reader)
+                if await reader.end() < self._position:
+                    log.warning("the topic %s was made anew: orders that stood there are forgotten", self._topic)
+                    self._position = 0
+                    self._on_made_anew()
                 await reader.seek(self._position)
             except KafkaUnavailableError as error:
                 log.warning("the control topic can't be read: %s", error)

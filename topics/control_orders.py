@@ -51,9 +51,9 @@ class Cancel:
         """Ends `RequestError.cancelled`'s sentence. Nobody is told another's names."""
         return "by its caller" if self.scope == "request" else f"with all of its {self.scope}"
 
-    def covers(self, request_id: str, job_id: str | None, tenant: str, timestamp_ms: int) -> bool:
+    def covers(self, request_id: str, job_id: str | None, tenant: str, sent_ms: int) -> bool:
         named = {"request": request_id, "job": job_id, "tenant": tenant}[self.scope]
-        return named == self.name and timestamp_ms <= self.before_ms
+        return named == self.name and sent_ms <= self.before_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,14 @@ class ControlOrders:
         """Of the last order, or end of one, that was read: not of what workers say of themselves."""
         self._given_up = self._unreadable = 0
 
+    def forget_all(self) -> None:
+        """The topic is another one: nothing that it said is in force."""
+        self.standing.clear()
+        self._cancels.clear()
+        self._scopes = dict.fromkeys(self._scopes, 0)
+        self.workers.clear()
+        self.last_offset = -1
+
     def take(
         self, record: InboundRecord, now_ms: int
     ) -> Cancel | StandingOrder | DrainOrder | Ended | WorkerState | None:
@@ -127,8 +135,8 @@ class ControlOrders:
                 pass
         return read
 
-    def cancelling(self, request_id: str, job_id: str | None, tenant: str, timestamp_ms: int) -> Cancel | None:
-        """The order that stops a request which the broker took at `timestamp_ms`. Some tenths of a microsecond."""
+    def cancelling(self, request_id: str, job_id: str | None, tenant: str, sent_ms: int) -> Cancel | None:
+        """The order that stops a request sent then (`RequestHeaders.sent_ms`). Some tenths of a microsecond."""
         if not self._cancels:
             return None
         names = (
@@ -140,7 +148,7 @@ class ControlOrders:
             if name is None or not self._scopes[scope]:
                 continue
             found = self._cancels.get((scope, name))
-            if found is not None and timestamp_ms <= found.cancel.before_ms:
+            if found is not None and sent_ms <= found.cancel.before_ms:
                 return found.cancel
         return None
 

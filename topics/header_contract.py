@@ -22,6 +22,7 @@ from topics.headers import (
     REPLY_PARTITION,
     REPLY_TOPIC,
     REQUEST_ID,
+    REQUEUED_SENT_MS,
     SEQ,
     SLA_MS,
     TENANT,
@@ -82,6 +83,7 @@ REQUEST_HEADERS: Sequence[HeaderRow] = (
     HeaderRow(BAGGAGE, "W3C baggage."),
     HeaderRow(JOB_ID, "Of a batch job; comes back in every reply."),
     HeaderRow(CUSTOM_ID, "Of a row of it; comes back in every reply."),
+    HeaderRow(REQUEUED_SENT_MS, "Written by a worker that moved the request: when it was sent, for cancels.", _DIGITS),
 )
 """All are optional. Of a name that is there twice the last one counts."""
 

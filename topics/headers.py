@@ -12,6 +12,7 @@ are the exception that their standard asks for: what can't be read is ignored an
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,6 +36,7 @@ __all__ = [
     "REPLY_TOPIC",
     "REQUEST_ID",
     "REQUEUED",
+    "REQUEUED_SENT_MS",
     "SEQ",
     "SLA_MS",
     "TENANT",
@@ -60,6 +62,8 @@ JOB_ID = "job-id"
 CUSTOM_ID = "custom-id"
 REQUEUED = "requeued"
 """Written by a worker that moved the request here from another class's topic; only its presence says anything."""
+REQUEUED_SENT_MS = "requeued-sent-ms"
+"""With it: the time stamp that the request had on the topic to which its caller sent it."""
 # Spring Kafka's names for request and reply; the correlation id is echoed unread.
 REPLY_TOPIC = "kafka_replyTopic"
 REPLY_PARTITION = "kafka_replyPartition"
@@ -79,6 +83,7 @@ CAP_BYTES: Mapping[str, int] = {
     TENANT: 256,
     FLOW: 256,
     TIER: 8,
+    REQUEUED_SENT_MS: 15,
     DEADLINE_MS: 15,
     SLA_MS: 15,
     JOB_ID: 256,
@@ -176,6 +181,8 @@ class RequestHeaders:
     baggage: str | None = None
     job_id: str | None = None
     custom_id: str | None = None
+    requeued_sent_ms: int | None = None
+    """Milliseconds since the epoch: when its caller sent it, if a worker has moved it here."""
     ignored: tuple[str, ...] = ()
     """Trace headers that were there and could not be read."""
 
@@ -208,8 +215,8 @@ class RequestHeaders:
             raise _bad(SLA_MS, "counts from the record's timestamp, and it has none", f"send {DEADLINE_MS} instead")
         return cls(
             request_id=str(record.id) if request_id is None else request_id,
-            tenant=_read(last, TENANT, _text),
-            flow=_read(last, FLOW, _text),
+            tenant=_read(last, TENANT, _name),
+            flow=_read(last, FLOW, _name),
             tier=_read(last, TIER, _tier),
             deadline_ms=_read(last, DEADLINE_MS, _number),
             sla_ms=sla_ms,
@@ -219,8 +226,9 @@ class RequestHeaders:
             traceparent=trace(TRACEPARENT),
             tracestate=trace(TRACESTATE),
             baggage=trace(BAGGAGE),
-            job_id=_read(last, JOB_ID, _text),
+            job_id=_read(last, JOB_ID, _name),
             custom_id=_read(last, CUSTOM_ID, _text),
+            requeued_sent_ms=_read(last, REQUEUED_SENT_MS, _number),
             ignored=tuple(ignored),
         )
 
@@ -253,6 +261,13 @@ class RequestHeaders:
     @property
     def reply_address(self) -> ReplyAddress:
         return ReplyAddress(self.request_id, self.reply_topic, self.reply_partition, self.correlation_id)
+
+    def sent_ms(self, timestamp_ms: int) -> int:
+        """When its caller sent it, in milliseconds since the epoch: an order to cancel means what was sent before.
+
+        `timestamp_ms`: the record's. Nobody sends later than the broker takes it.
+        """
+        return timestamp_ms if self.requeued_sent_ms is None else min(self.requeued_sent_ms, timestamp_ms)
 
     def deadline_at_ms(self, timestamp_ms: int) -> int | None:
         """The hard deadline in milliseconds since the epoch; of two, the earlier. `timestamp_ms`: the record's."""
@@ -307,6 +322,11 @@ def _text(name: str, value: bytes) -> str:
     if not text.isprintable() or text.isspace():
         raise _bad(name, "holds control characters or nothing but spaces", "send printable text")
     return text
+
+
+def _name(name: str, value: bytes) -> str:
+    """What many records say alike: one string for all that wait at the same time."""
+    return sys.intern(_text(name, value))
 
 
 def _opaque(name: str, value: bytes) -> bytes:

@@ -4,8 +4,9 @@ Knows when the group last confirmed the membership. Does not know Kafka, or what
 (`workers.attempts.attempts`).
 
 The group gives partitions away when it has not heard of a member for a session time-out. So until then, counted from
-the sending of the last heartbeat that was answered, nobody else owns them; afterwards perhaps somebody does. A process
-that was stopped and wakes up finds its lease expired, before anybody tells it.
+the sending of the last heartbeat or question for an assignment that was answered, nobody else owns them; afterwards
+perhaps somebody does. A process that was stopped and wakes up finds its lease expired, before anybody tells it: also
+one that was stopped between an answer and what it does with it.
 """
 
 import time
@@ -34,7 +35,9 @@ class MembershipLease:
 
     def confirmed(self, asked_s: float) -> None:
         """The group answered that we are a member, to what was sent at `asked_s`."""
-        self._until_s = asked_s + self._length_s
+        until_s = asked_s + self._length_s
+        # Answers may come in another order than their questions were sent.
+        self._until_s = until_s if self._until_s is None else max(self._until_s, until_s)
         self._on_confirmed()
 
     @property

@@ -39,7 +39,9 @@ class Fate(Enum):
     DELIVERED = "delivered"
     """It is on the broker, and its request counts as complete."""
     LOST = "lost"
-    """The request's partition is another assignment's now: whoever owns it answers."""
+    """The request's partition is another assignment's now: whoever owns it answers. It may have been delivered."""
+    UNDELIVERED = "undelivered"
+    """The same, and it certainly was not: no transaction held it, or that one is aborted."""
 
 
 Outcome = Fate | RecordRefusedError

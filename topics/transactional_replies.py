@@ -38,6 +38,7 @@ from aiokafka.errors import BrokerResponseError, KafkaError
 
 from topics.aiokafka_fencing import CommitFencedError, CommittedOffset, commit_in_transaction
 from topics.aiokafka_producer import KafkaUnavailableError, close_producer, open_producer, producer_is_broken
+from topics.aiokafka_transaction_start import begin_transactions_soon
 from topics.assignment import PartitionEpoch, Progress
 from topics.kafka_settings import KafkaSettings
 from topics.known_topics import KnownTopics, RecordRefusedError, hopeless
@@ -51,6 +52,9 @@ __all__ = ["TransactionStatistics", "TransactionalReplies"]
 
 logger = logging.getLogger(__name__)
 
+_PRODUCE_BYTES = 128 * 2**10
+"""To one partition, together. aiokafka takes the next only when these are sent; and a topic that a client names takes
+a batch of this size, if it is as it was made (1 MiB)."""
 _BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Between attempts; the last one repeats."""
 
@@ -100,6 +104,7 @@ class TransactionalReplies:
             "transaction_timeout_ms": transaction_timeout_ms,
             "max_request_size": max_record_bytes,
             "linger_ms": 0,
+            "max_batch_size": _PRODUCE_BYTES,
         }
         # The broker gives the transaction up after this: later there is nothing to wait for.
         self._deadline_s = transaction_timeout_ms / 1000
@@ -199,7 +204,7 @@ class TransactionalReplies:
             logger.info("%s: %s", self._role, error)
             if error.for_good:
                 for place in batch:
-                    work.settle(place, Fate.LOST)
+                    work.settle(place, Fate.UNDELIVERED)
             return error.for_good
         except _RefusedInTransactionError as error:
             work.refuse(error.refusals)
@@ -299,16 +304,20 @@ class TransactionalReplies:
         return True
 
     async def _refuse_unknown_topics(self, work: "_Work") -> bool:
-        refused = False
+        refusals: dict[tuple[str, int | None], RecordRefusedError | None] = {}
         for place, reply in list(work.left.items()):
-            if (refusal := await self._known.refusal(self._producer, reply.record)) is not None:
+            where = reply.record.topic, reply.record.partition
+            if where not in refusals:
+                refusals[where] = await self._known.refusal(self._producer, reply.record)
+            if (refusal := refusals[where]) is not None:
                 work.settle(place, refusal)
-                refused = True
-        return refused
+        return any(refusals.values())
 
     async def _open(self) -> Any:
         self._known.forget()
-        return await open_producer(self._settings, self._role, timeout_s=self._connect_timeout_s, **self._arguments)
+        producer = await open_producer(self._settings, self._role, timeout_s=self._connect_timeout_s, **self._arguments)
+        begin_transactions_soon(producer)
+        return producer
 
     async def _give_up_producer(self, error: BaseException) -> None:
         self._last_error = repr(error)
@@ -352,7 +361,7 @@ class _Work:
         """What belongs to epochs that are over."""
         for place, reply in list(self.left.items()):
             if not offsets.owns(reply.partition):
-                self.settle(place, Fate.LOST)
+                self.settle(place, Fate.LOST if self.unsure else Fate.UNDELIVERED)
 
     def refuse(self, refusals: Mapping[int, RecordRefusedError]) -> None:
         """aiokafka fails all records of a partition together: one that stood alone is refused, the others try alone."""

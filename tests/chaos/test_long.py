@@ -25,7 +25,7 @@ from topics.local_broker import LocalBroker
 pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2_400)]
 
 _RESULTS = Path("out/chaos")
-_SCALE = float(os.environ.get("HEADRACE_CHAOS_SCALE", "1"))
+_SCALE = float(os.environ.get("CHAOS_SCALE", "1"))
 """Of the full size, for a machine or an hour that has not got it. The results say what was run."""
 
 

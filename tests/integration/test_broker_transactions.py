@@ -212,7 +212,7 @@ async def test_a_refused_generation_ends_in_lost_replies_that_nobody_sees(
     await worker.receive(2)
     member = worker.consumer.offsets.member
     worker.consumer.offsets._member = GroupMember(member.group, member.member_id, member.generation - 1)
-    assert await worker.replies.deliver([worker.reply(b"0")]) == [Fate.LOST]
+    assert await worker.replies.deliver([worker.reply(b"0")]) == [Fate.UNDELIVERED]
     assert worker.replies.transactions().fenced == 1
     worker.consumer.offsets._member = member
     assert await worker.replies.deliver([worker.reply(b"1")]) == [Fate.DELIVERED]
@@ -225,7 +225,7 @@ async def test_what_is_revoked_before_it_is_sent_is_lost(scene: NewScene, produc
     await worker.receive(1)
     reply = worker.reply(b"0")
     await worker.consumer.revoked([0])
-    assert await worker.replies.deliver([reply]) == [Fate.LOST]
+    assert await worker.replies.deliver([reply]) == [Fate.UNDELIVERED]
     assert await visible(0) == []
 
 
@@ -282,6 +282,29 @@ async def test_a_start_under_the_same_name_ends_what_a_killed_worker_left_open(
         await heir.replies.stop()
 
 
+async def test_a_reply_that_may_have_been_delivered_is_not_called_undelivered(
+    scene: NewScene, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of its transaction is unknown when its partition is taken away, and nobody has looked yet."""
+    await produce(texts(0, 1))
+    worker = await scene()
+    await worker.receive(1)
+
+    async def no_answer() -> None:
+        raise TimeoutError
+
+    async def not_yet(_: object) -> dict[PartitionEpoch, Progress | None]:
+        return {}
+
+    monkeypatch.setattr(worker.replies._producer, "commit_transaction", no_answer)
+    monkeypatch.setattr(worker.consumer.offsets, "read_progress", not_yet)
+    delivering = asyncio.create_task(worker.replies.deliver([worker.reply(b"0")]))
+    while not worker.replies.statistics().rebuilds:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(0.01)
+    await worker.consumer.revoked([0])
+    assert await delivering == [Fate.LOST]
+
+
 async def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     scene: NewScene, produce: Produce, visible: Visible
 ) -> None:
@@ -295,7 +318,7 @@ async def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     await new.receive(2)
     assert new.consumer.offsets.member.generation == member.generation
     assert new.consumer.offsets.member.member_id != member.member_id
-    assert await old.replies.deliver([late]) == [Fate.LOST]
+    assert await old.replies.deliver([late]) == [Fate.UNDELIVERED]
     assert await new.replies.deliver([new.reply(value) for value in texts(0, 2)]) == [Fate.DELIVERED] * 2
     assert await visible(2) == [b"re: 0", b"re: 1"]
 

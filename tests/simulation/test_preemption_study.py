@@ -1,4 +1,4 @@
-"""The experiments of `benchmarks.preemption_study`, short."""
+"""The experiments of `benchmarks.preemption_study` and `theta_study`, short."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import preemption_study
 from benchmarks.preemption_study import Replay, flood, trace_requests
+from benchmarks.theta_study import contested
 from scheduling.preemption_rules import PreemptionMode
 
 TRACE = Path(__file__).parents[1] / "data" / "azure_2023_conv.csv"
@@ -35,6 +36,13 @@ def test_little_is_lost_on_a_trace_beyond_capacity() -> None:
         assert (lost.swapped > 0) is (mode is PreemptionMode.AUTO)
         assert lost.share <= 0.02
         assert lost.most_of_one_request <= 2
+
+
+@pytest.mark.parametrize(("theta", "swaps"), [(0.05, False), (20.0, True)])
+def test_the_contested_pool_suspends_and_theta_decides_how(theta: float, swaps: bool) -> None:
+    lost = contested(PreemptionMode.AUTO, 16.0, dearness=1.0, theta=theta)
+    assert lost.preemptions > 0
+    assert lost.swapped == (lost.preemptions if swaps else 0)
 
 
 def test_its_tables_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

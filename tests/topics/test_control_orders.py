@@ -6,6 +6,7 @@ from topics.control_orders import OF_OFFSET, Cancel, ControlOrders
 from topics.control_records import (
     CancelOrder,
     ControlRecord,
+    PauseOrder,
     RequeueOrder,
     WorkerState,
     cancel_order,
@@ -166,5 +167,34 @@ def test_the_record_that_is_sent_anew_keeps_identity_and_deadline() -> None:
         "mine": b"x",
         "request-id": b"inference.p1-3-7",
         "requeued": b"inference.p1",
+        "requeued-sent-ms": b"1000",
         "deadline-ms": b"1500",
     }
+
+
+def test_a_cancel_means_a_request_that_is_under_way_into_another_class() -> None:
+    """It was sent before the order, and the record of the other class stands behind it."""
+    topic = Topic()
+    sent = InboundRecord(RecordId("inference.p1", 0, 0), NOW_MS - 5, None, b"{}", (("request-id", b"r"),))
+    moved = moved_record(sent, RequestHeaders.decode(sent), "inference.p0")
+    topic.write(cancel())
+    arrived = InboundRecord(RecordId("inference.p0", 0, 0), NOW_MS + 5, None, b"{}", moved.headers)
+    sent_ms = RequestHeaders.decode(arrived).sent_ms(arrived.timestamp_ms)
+    assert topic.orders.cancelling("r", None, "t", sent_ms) == Cancel("request", "r", NOW_MS)
+    again = moved_record(arrived, RequestHeaders.decode(arrived), "inference.p2")
+    assert dict(again.headers)["requeued-sent-ms"] == str(NOW_MS - 5).encode()
+
+
+def test_nobody_sends_later_than_the_broker_takes_it() -> None:
+    assert RequestHeaders("r", requeued_sent_ms=10**15).sent_ms(NOW_MS) == NOW_MS
+
+
+def test_of_a_topic_that_was_made_anew_nothing_stands() -> None:
+    topic = Topic()
+    topic.write(cancel())
+    topic.write(PauseOrder(scope="tenant", name="t"))
+    topic.orders.forget_all()
+    assert (topic.orders.standing, topic.orders.last_offset) == ({}, -1)
+    assert topic.orders.cancelling("r", None, "t", 0) is None
+    topic.write(cancel())
+    assert topic.orders.cancelling("r", None, "t", 0) is not None

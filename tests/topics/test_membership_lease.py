@@ -12,5 +12,7 @@ def test_a_lease_begins_with_the_question_and_ends_before_the_group_can_give_the
     assert confirmations == [4.0]
     now_s = 11.9
     assert lease.holds
+    lease.confirmed(asked_s=2.0)
+    assert lease.holds, "an answer to what was asked before takes nothing back"
     now_s = 12.1
     assert not lease.holds

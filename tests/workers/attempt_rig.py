@@ -74,6 +74,8 @@ class AttemptRig:
         self.let_in: list[Staged | Refused] = []
         self.going_on: list[Staged] = []
         self.given_up: list[Arrival] = []
+        self.answered: list[Arrival] = []
+        """Whose answer is kept."""
         self.broken: list[BaseException] = []
         journal: Any = self.journal
         self.attempts = Attempts(
@@ -83,6 +85,7 @@ class AttemptRig:
             let_in=self.let_in.append,
             go_on=self.going_on.append,
             give_up=lambda arrival, _: self.given_up.append(arrival),
+            answered=lambda arrival, _: arrival in self.answered,
             on_broken=self.broken.append,
             call_soon=lambda call: call(),
             full=lambda _: self.full,

@@ -1,5 +1,6 @@
 """Cancelling in the engine: whatever a request is doing, it ends once with `cancelled` and lets go of what it held."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,6 +163,17 @@ def test_one_that_can_never_run_may_be_cancelled_or_revoked_in_the_same_turn(mes
     assert ending.error is not None
     assert ending.error.code == "context_length_exceeded"
     assert len(rig.parts.index) == 0
+
+
+def test_a_request_that_was_moved_here_was_sent_before_an_order_that_its_caller_gave_meanwhile() -> None:
+    rig = Rig()
+    rig.answer_staging = False
+    arrival = rig.arrive("a", timestamp_ms=200)
+    rig.inbox.take_all()
+    rig.inbox.put(replace(arrival, headers=replace(arrival.headers, requeued_sent_ms=100)))
+    rig.inbox.put(order("a", before_ms=150))
+    rig.run()
+    assert cancelled(rig, "a")
 
 
 def test_a_cancelled_answer_says_so() -> None:

@@ -16,7 +16,7 @@ P1 = PriorityClass.P1
 
 async def test_a_full_class_goes_on_when_its_partitions_leave_however_long_the_last_notes_take() -> None:
     noted = asyncio.Event()
-    residency = Residency({P1: 1.0}, max_rows=10, max_bytes=10**6)
+    residency = Residency({P1: 1.0}, max_rows=10, max_held_bytes=10**6)
     channel = ClassChannel(
         P1,
         WorkerConfig(),
@@ -45,6 +45,28 @@ async def test_a_full_class_goes_on_when_its_partitions_leave_however_long_the_l
     assert not channel.consumer.paused, "the deadline of a revocation may end it here, and nobody looks again"
     noted.set()
     await revoking
+
+
+async def test_being_told_of_partitions_makes_nobody_certain_of_them() -> None:
+    """The process may have been stopped since the group gave them: only when it asked for them counts."""
+    channel = ClassChannel(
+        P1,
+        WorkerConfig(),
+        KafkaSettings("127.0.0.1:1"),
+        Catalogue(),
+        ReplyTopics("deltas", "replies", "dlq"),
+        Residency({P1: 1.0}, max_rows=10, max_held_bytes=10**6),
+        instance="w",
+        adopt=_unused,
+        on_batch=lambda _topic, _records: None,
+        on_record=lambda _priority, _epoch, _record: None,
+        on_confirmed=lambda: None,
+        on_revoked=lambda _partition: None,
+        given_back=lambda: _wait(asyncio.Event()),
+        on_settled=lambda _settled: None,
+    )
+    channel.consumer.assigned([0])
+    assert not channel.consumer.lease.holds
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -11,17 +11,23 @@ from scheduling.priority import PriorityClass
 from tests.workers.attempt_rig import AttemptRig
 from tests.workers.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
 from topics.attempt_notes import AttemptNote, PriorAttempts
+from topics.errors import RequestError
+from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord
+from topics.usage import UsageRecord
 from workers.answers.egress import Egress
 from workers.answers.reply_stream import StreamStart
 from workers.answers.terminal_writer import ReplyTopics, Terminal
+from workers.answers.usage import UsageWriter
 from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox
 from workers.engine.timeline import Timeline
+from workers.intake.payload_source import Missing
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.intake.sampling import TokenLogprobs
 from workers.intake.staging import StageJob
+from workers.telemetry.wall_clock import WallClock
 
 P1 = PriorityClass.P1
 
@@ -57,10 +63,12 @@ class Writer:
 
 
 class Scene:
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, usage: UsageWriter | None = None, **config: Any) -> None:
         self.deltas, self.writer = Deltas(), Writer()
         self.attempts = AttemptRig()
         self.outbox = Outbox(1_000_000, lambda: None)
+        self.asked: list[tuple[Arrival, Callable[[InboundRecord | Missing], None]]] = []
+        """Who needs whose record."""
         fakes: Any = {"deltas": self.deltas, "writers": {P1: self.writer}}
         self.egress = Egress(
             EgressConfig(**config),
@@ -70,6 +78,8 @@ class Scene:
             new_detokenizer=letter_detokenizer,
             attempts=self.attempts.attempts,
             token_bytes=token_bytes,
+            payload_of=lambda arrival, then: self.asked.append((arrival, then)),
+            usage=usage,
             **fakes,
         )
 
@@ -84,10 +94,19 @@ class Scene:
         fields = {name: getattr(arrival, name) for name in arrival.__slots__}
         return Arrival(**fields | {"epoch": epoch}), prepared
 
+    def give(self, found: InboundRecord | Missing) -> None:
+        """To the one who asked."""
+        ((_, then),) = self.asked
+        then(found)
+
     async def run(self) -> None:
         """All that is in the outbox, to the end."""
         self.egress.close()
         await asyncio.wait_for(self.egress.run(), 5)
+
+
+def record_of(arrival: Arrival) -> InboundRecord:
+    return InboundRecord(arrival.id, arrival.timestamp_ms, b"key", b"{}", (("tenant", b"t"),))
 
 
 def end(tokens: int) -> Ending:
@@ -130,9 +149,8 @@ async def test_closing_publishes_what_the_engine_left() -> None:
         arrival, prepared = scene.request(f"r{number}")
         # The rig numbers its records from 0 each time: make them three records.
         fields = {name: getattr(arrival, name) for name in arrival.__slots__}
-        place = arrival.record.id._replace(offset=number)
-        record = type(arrival.record)(place, 0, None, b"{}", ())
-        scene.outbox.ended(Arrival(**fields | {"record": record}), prepared, end(0))
+        place = arrival.id._replace(offset=number)
+        scene.outbox.ended(Arrival(**fields | {"id": place}), prepared, end(0))
     await scene.run()
     assert len(scene.writer.terminals) == 3
 
@@ -145,10 +163,30 @@ async def test_an_answer_too_large_for_its_topic_has_an_error_to_take_its_place(
     await scene.run()
     (terminal,) = scene.writer.terminals
     assert terminal.instead is not None
-    error = terminal.instead()
-    assert dict(error.headers)["event"] == b"error"
-    assert error.value is not None
-    assert orjson.loads(error.value)["error"]["code"] == "answer_too_large"
+    failed = terminal.instead(terminal)
+    assert dict(failed.reply.headers)["event"] == b"error"
+    assert failed.reply.value is not None
+    assert orjson.loads(failed.reply.value)["error"]["code"] == "answer_too_large"
+
+
+async def test_an_answer_that_was_too_large_counts_as_an_error_in_usage_and_telemetry() -> None:
+    scene = Scene(usage=UsageWriter("u", WallClock()))
+    arrival, prepared = scene.request("r")
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, Ending(FinishReason.LENGTH, Timeline(arrived_s=0.0, ended_s=1.0), 3, 1))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert terminal.instead is not None
+    failed = terminal.instead(terminal)
+    (record,) = failed.beside
+    assert UsageRecord.decode(InboundRecord(RecordId("u", 0, 0), 0, record.key, record.value, ())).outcome == (
+        "answer_too_large"
+    )
+    assert failed.publication is not None
+    assert failed.publication.ending is not None
+    error = failed.publication.ending.error
+    assert error is not None
+    assert (error.code, failed.publication.ending.output_tokens) == ("answer_too_large", 1)
 
 
 async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_instead() -> None:
@@ -156,10 +194,12 @@ async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_ins
     arrival, _ = scene.request("r")
     scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
     await scene.run()
+    scene.give(record_of(arrival))
     (terminal,) = scene.writer.terminals
-    assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", arrival.record.value)
+    assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", b"{}")
     assert terminal.instead is not None
-    assert (terminal.instead().topic, dict(terminal.instead().headers)["event"]) == ("r", b"error")
+    failed = terminal.instead(terminal)
+    assert (failed.moves, failed.reply.topic, dict(failed.reply.headers)["event"]) == (False, "r", b"error")
 
 
 async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_to() -> None:
@@ -170,6 +210,7 @@ async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_t
     scene.attempts.attempts.take(arrival)
     scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
     await scene.run()
+    scene.give(record_of(arrival))
     (terminal,), (mark,) = scene.writer.terminals, scene.deltas.sent
     assert (dict(mark.headers)["event"], dict(mark.headers)["attempt"]) == (b"reset", b"3")
     assert terminal.after is not None, "the request waits until the stream is told so"
@@ -236,14 +277,45 @@ async def test_an_end_that_was_told_is_not_told_again() -> None:
 async def test_a_request_that_is_given_up_is_answered_and_kept_with_its_attempts() -> None:
     scene = Scene()
     arrival, _ = scene.request("r")
-    scene.egress.give_up(arrival, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    scene.egress.give_up(arrival, record_of(arrival), PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
     (terminal,) = scene.writer.terminals
     assert terminal.reply.value is not None
     error = orjson.loads(terminal.reply.value)["error"]
     assert (error["code"], error["status_code"]) == ("crashed", 500)
     (letter,) = terminal.beside
-    assert letter.topic == "q"
+    assert (letter.topic, letter.key, letter.value) == ("q", b"key", b"{}")
     assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"3"
+
+
+async def test_what_is_known_of_a_request_whose_record_is_gone_is_kept_all_the_same() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.egress.give_up(arrival, None, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    (letter,) = scene.writer.terminals[0].beside
+    headers = dict(letter.headers)
+    assert (headers["request-id"], headers["__dlq.errors.offset"]) == (b"r", b"%d" % arrival.id.offset)
+
+
+async def test_a_request_that_is_to_move_and_whose_record_is_gone_is_answered_so() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    assert not scene.writer.terminals
+    scene.give(Missing.GONE)
+    (terminal,) = scene.writer.terminals
+    assert not terminal.moves
+    assert orjson.loads(terminal.reply.value or b"")["error"]["code"] == "record_gone"
+
+
+async def test_a_request_that_is_to_move_and_went_to_another_worker_is_that_ones_to_move() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    scene.give(Missing.UNWANTED)
+    assert not scene.writer.terminals
+    assert scene.outbox.undelivered_bytes == 0
 
 
 async def test_without_room_a_stream_coalesces() -> None:
@@ -287,3 +359,23 @@ def _logprobs(record: OutboundRecord) -> list[Any]:
     assert record.value is not None
     found = orjson.loads(record.value)["choices"][0]["logprobs"]
     return [] if found is None else list(found["content"])
+
+
+async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("stream")
+    ended = [replace(arrival, id=arrival.id._replace(offset=1 + n)) for n in range(500)]
+    cancelled = Ending(RequestError.cancelled(), Timeline(arrived_s=0.0, ended_s=1.0), 0, 0)
+    for each in ended:
+        scene.outbox.ended(each, None, cancelled)
+    running = asyncio.create_task(scene.egress.run())
+    scene.egress.notify()
+    await until(lambda: len(scene.writer.terminals) > 0)
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.egress.notify()
+    await until(lambda: len(scene.deltas.sent) == 1)
+    assert len(scene.writer.terminals) < len(ended)
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    assert [terminal.record for terminal in scene.writer.terminals] == [each.id for each in ended]
+    assert all(terminal.in_bulk for terminal in scene.writer.terminals)

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scheduling.priority import PriorityClass
 from topics.known_topics import RecordRefusedError
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from topics.record_producer import ProducerStatistics
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, Outcome, TerminalReply
@@ -68,7 +69,7 @@ class Scene:
         size: int = 10,
         **fields: Any,
     ) -> Terminal:
-        record = InboundRecord(RecordId("inference.p1", 0, offset), 0, None, b"{}", ())
+        record = RecordId("inference.p1", 0, offset)
         reply = OutboundRecord(topic, None, b"k", bytes(size))
         return Terminal(reply, record, 1, PriorityClass.P1, after, **fields)
 
@@ -82,7 +83,7 @@ class Scene:
 
     @property
     def fates(self) -> dict[int, Fate]:
-        return {each.terminal.record.id.offset: each.fate for each in self.settled}
+        return {each.terminal.record.offset: each.fate for each in self.settled}
 
 
 async def test_what_comes_while_a_batch_is_delivered_is_the_next_batch() -> None:
@@ -151,19 +152,19 @@ async def test_a_refusal_of_our_own_topic_ends_the_writer() -> None:
 async def test_an_answer_that_is_too_large_for_every_topic_becomes_an_error(topic: str) -> None:
     scene = Scene()
     scene.replies.largest = 100
-    error = OutboundRecord(topic, None, b"k", b"too large")
+    error = replace(scene.terminal(0), reply=OutboundRecord(topic, None, b"k", b"too large"))
     async with scene.running():
-        scene.writer.put(scene.terminal(0, topic=topic, size=1_000, instead=lambda: error))
+        scene.writer.put(scene.terminal(0, topic=topic, size=1_000, instead=lambda _: error))
     assert scene.replies.taken == [b"too large"]
-    assert scene.fates == {0: Fate.DELIVERED}
+    assert [(settled.terminal, settled.fate) for settled in scene.settled] == [(error, Fate.DELIVERED)]
 
 
 async def test_a_request_that_its_new_class_refuses_is_answered_and_put_among_no_replies() -> None:
     scene = Scene()
     scene.replies.refused = {"inference.p3"}
-    error = OutboundRecord("replies", None, b"k", b"not moved")
+    error = replace(scene.terminal(0), reply=OutboundRecord("replies", None, b"k", b"not moved"))
     async with scene.running():
-        scene.writer.put(scene.terminal(0, topic="inference.p3", moves=True, instead=lambda: error))
+        scene.writer.put(scene.terminal(0, topic="inference.p3", moves=True, instead=lambda _: error))
     assert scene.replies.batches == [["inference.p3/0"], ["replies/0"]]
     assert scene.replies.taken == [b"not moved"]
     assert scene.fates == {0: Fate.DELIVERED}

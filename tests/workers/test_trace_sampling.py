@@ -98,6 +98,18 @@ def test_faults_and_missed_objectives_are_kept_all_the_same(why: str, options: d
     assert trace_ids(made) == {UNSAMPLED[3:35]}
 
 
+def test_a_cancelled_request_is_no_fault() -> None:
+    assert spans(UNSAMPLED, error=RequestError.cancelled()) == {}
+    assert "process inference.p1" in spans(SAMPLED, error=RequestError.cancelled())
+
+
+def test_where_nobody_takes_spans_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"):
+        monkeypatch.delenv(name, raising=False)
+    span = tracer_provider().get_tracer("test").start_span("one")
+    assert not span.is_recording()
+
+
 def test_what_was_missed_is_named() -> None:
     process = spans(SAMPLED, met={"ttft": False, "e2e": True})["process inference.p1"]
     assert (process.attributes or {})["headrace.slo.missed"] == ("ttft",)
@@ -172,7 +184,7 @@ def test_a_fetched_batch_is_linked_to_the_sampled_of_its_messages() -> None:
     tracer = RequestTracer(provider.get_tracer("test"), WallClock(), {came.id.topic: "group"}, "client")
 
     def record(*headers: tuple[str, bytes]) -> InboundRecord:
-        return replace(came.record, headers=headers)
+        return InboundRecord(came.id, came.timestamp_ms, None, b"{}", headers)
 
     tracer.polled(came.id.topic, [record(), record(("traceparent", UNSAMPLED.encode()))])
     assert not exporter.get_finished_spans()

@@ -6,11 +6,15 @@ offsets or the engine's state. Runs on the event loop.
 One delta record is not one token: the first goes at once, later ones by time and size (`EgressConfig`). When the
 broker is slow and the delta producer has no room, streams coalesce; when terminal replies pile up undelivered, the
 outbox is full and the engine dispatches nothing new.
+
+An order may end thousands of requests at once. Their errors are made a few at a time, between others' words.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +22,8 @@ from scheduling.priority import PriorityClass
 from topics.attempt_notes import PriorAttempts
 from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
-from topics.headers import ReplyAddress
 from topics.producer import DeltaProducer
-from topics.record import RecordId
+from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord, ReplyContext
 from topics.requeue import moved_record
 from topics.stage_times import StageTimes
@@ -28,6 +31,7 @@ from workers.answers.answer_logprobs import AnswerLogprobs
 from workers.answers.detokenizer import Detokenizer
 from workers.answers.growing_reply import GrowingReply
 from workers.answers.reply_body import ReplyBody, error_body
+from workers.answers.reply_contexts import ReplyContexts
 from workers.answers.reply_stream import ReplyStream
 from workers.answers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
 from workers.answers.usage import UsageWriter
@@ -36,6 +40,7 @@ from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox, Publication
 from workers.engine.stages import stage_times
 from workers.intake.ingress import Refusal
+from workers.intake.payload_source import Missing
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.telemetry.wall_clock import WallClock
@@ -44,6 +49,8 @@ __all__ = ["Egress"]
 
 _PUBLICATIONS_A_TURN = 32
 """Some milliseconds."""
+_ENDED_IN_BULK = frozenset({"cancelled", "expired"})
+"""Errors by an order or the clock: they seldom come alone."""
 
 
 class Egress:
@@ -59,11 +66,13 @@ class Egress:
         new_detokenizer: Callable[[], Detokenizer],
         attempts: Attempts,
         token_bytes: Callable[[int], bytes],
+        payload_of: Callable[[Arrival, Callable[[InboundRecord | Missing], None]], None],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
         usage: UsageWriter | None = None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
-        stands for. `on_tokens` is told of output tokens as they come."""
+        stands for. `payload_of` gives a request's record, now or later. `on_tokens` is told of output tokens as they
+        come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
@@ -71,7 +80,9 @@ class Egress:
         self._groups = groups
         self._new_detokenizer = new_detokenizer
         self._attempts = attempts
+        self.contexts = ReplyContexts(topics, attempts.number)
         self._token_bytes = token_bytes
+        self._payload_of = payload_of
         self._clock = WallClock()
         self._on_tokens = on_tokens
         self._usage = usage
@@ -80,6 +91,8 @@ class Egress:
         self._revoked: dict[tuple[str, int], int] = {}
         """The last epoch of each partition that is gone or was gone."""
         self._replies: dict[RecordId, GrowingReply] = {}
+        self._ended_in_bulk: deque[Publication] = deque()
+        """To be answered after what else there is. Bounded as the outbox is: their bytes count there."""
         self._news = asyncio.Event()
         self._closing = False
 
@@ -96,40 +109,60 @@ class Egress:
         while not self._closing:
             await self._wait()
             self._news.clear()
-            await self._publish_all()
+            await self._publish_new()
+            await self._publish_in_bulk()
             await self._send_due()
         # The engine has stopped: what it left is all there will be.
-        await self._publish_all()
+        await self._publish_new()
+        while self._ended_in_bulk:
+            await self._publish_in_bulk()
 
-    async def _publish_all(self) -> None:
+    async def _publish_new(self) -> None:
         for number, publication in enumerate(self._outbox.take_all(), start=1):
-            await self._publish(publication)
+            if publication.ending is not None and _in_bulk(publication.ending):
+                self._ended_in_bulk.append(publication)
+            else:
+                await self._publish(publication)
             if number % _PUBLICATIONS_A_TURN == 0:
-                # Thousands may end at once, by an order to cancel: heartbeats and records must get their turn.
+                # Heartbeats and records must get their turn.
                 await asyncio.sleep(0)
+
+    async def _publish_in_bulk(self) -> None:
+        """Some of them."""
+        for _ in range(min(_PUBLICATIONS_A_TURN, len(self._ended_in_bulk))):
+            await self._publish(self._ended_in_bulk.popleft())
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""
         record, error = refusal.record, refusal.error
         reply: OutboundRecord
         if refusal.answerable:
-            reply = self._context(refusal.address).error(error_body(error))
+            reply = self.contexts.of_refused(refusal.address).error(error_body(error))
         else:
             letter = DeadLetter.of(
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        last = self._attempts.refused(record)
+        last = self._attempts.refused(record.id)
         self._writers[refusal.origin_class].put(
-            Terminal(reply, record, refusal.epoch, refusal.origin_class, last.written, beside=last.beside)
+            Terminal(
+                *(reply, record.id, refusal.epoch, refusal.origin_class, last.written),
+                beside=last.beside,
+                in_bulk=error.code in _ENDED_IN_BULK,
+                held_bytes=refusal.held_bytes,
+            )
         )
 
-    def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
-        """Answer a request that ends its workers, and keep it among the dead letters."""
+    def give_up(self, arrival: Arrival, record: InboundRecord | None, prior: PriorAttempts) -> None:
+        """Answer a request that ends its workers, and keep it among the dead letters; what is known of it where its
+        record is gone."""
         error = RequestError.crashed(prior.crashes)
-        reply = self.context_of(arrival).error(error_body(error))
+        reply = self.contexts.of(arrival).error(error_body(error))
+        if record is None:
+            known = tuple(arrival.headers.encode())
+            record = InboundRecord(arrival.id, arrival.timestamp_ms, key=None, value=None, headers=known)
         letter = DeadLetter.of(
-            arrival.record,
+            record,
             group=self._groups[arrival.origin_class],
             delivery_count=prior.note.attempt,
             message=error.message,
@@ -137,7 +170,7 @@ class Egress:
         last = self._attempts.ending(arrival)
         beside = (letter.encode(self._topics.dead_letters), *last.beside)
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
+            Terminal(reply, arrival.id, arrival.epoch, arrival.origin_class, last.written, beside=beside)
         )
 
     def revoke(self, topic: str, partition: int, epoch: int) -> None:
@@ -154,13 +187,16 @@ class Egress:
     # --- deltas ---------------------------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
+        if self._ended_in_bulk:
+            return await asyncio.sleep(0)
         dues = (stream.due_s(self._interval_s, self._max_tokens) for _, stream in self._streams())
         soonest_s = min((due_s for due_s in dues if due_s is not None), default=None)
         try:
             async with asyncio.timeout(None if soonest_s is None else max(0.0, soonest_s - time.monotonic())):
                 await self._news.wait()
         except TimeoutError:
-            return  # a delta is due
+            return None  # a delta is due
+        return None
 
     async def _send_due(self) -> None:
         now_s = time.monotonic()
@@ -205,7 +241,7 @@ class Egress:
 
     def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
         body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
-        return GrowingReply(self.context_of(arrival), body, self._attempts.start_of(arrival))
+        return GrowingReply(self.contexts.of(arrival), body, self._attempts.start_of(arrival))
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop else self._new_detokenizer()
@@ -238,7 +274,7 @@ class Egress:
         arrival, told = publication.arrival, None
         assert ending.error is not None
         if reply is None:
-            context = self.context_of(arrival)
+            context = self.contexts.of(arrival)
         else:
             del self._replies[arrival.id]
             context, told = reply.context, reply.last_acknowledgement
@@ -268,21 +304,40 @@ class Egress:
             self._send(reply, reply.body.usage_chunk(**tokens), ())
         stages = self._stages(publication.arrival, whole)
         final = reply.context.final(reply.body.final(reply.answers(), **tokens), stages)
-        too_large = partial(reply.context.error, error_body(RequestError.answer_too_large()), stages)
-        self._put(publication, final, reply.last_acknowledgement, instead=too_large)
+        self._put(publication, final, reply.last_acknowledgement, instead=RequestError.answer_too_large())
 
     async def _move(self, publication: Publication, moved: Moved) -> None:
         """It waits in another class from now on, and is answered from there."""
         arrival, told = publication.arrival, None
         self._replies.pop(arrival.id, None)
-        context = self.context_of(arrival)
+        context = self.contexts.of(arrival)
         if context.attempt > 1:
             # The attempts before may have begun its stream, and nobody there knows of them.
             await self._room()
             told = self._deltas.send(context.begins_again())
-        record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
+        self._payload_of(arrival, partial(self._send_moved, publication, moved, told, context))
+
+    def _send_moved(
+        self,
+        publication: Publication,
+        moved: Moved,
+        told: asyncio.Future[Any] | None,
+        context: ReplyContext,
+        found: InboundRecord | Missing,
+    ) -> None:
+        """Its record is at hand; or isn't any more, and then it is answered instead."""
+        arrival = publication.arrival
+        if found is Missing.UNWANTED:
+            self._outbox.delivered(publication)  # its partition is another worker's now
+            return
+        if isinstance(found, Missing):
+            assert publication.ending is not None
+            publication.ending = replace(publication.ending, reason=RequestError.record_gone())
+            self._fail(publication, None, publication.ending)
+            return
+        record = moved_record(found, arrival.headers, self._topics.requests_of(moved.to))
         refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
-        self._put(publication, record, told, instead=partial(context.error, error_body(refused)), moves=True)
+        self._put(publication, record, told, instead=refused)
 
     def _stages(self, arrival: Arrival, ending: Ending) -> StageTimes:
         return stage_times(arrival, ending.timeline, self._clock)
@@ -293,31 +348,41 @@ class Egress:
         reply: OutboundRecord,
         told: asyncio.Future[Any] | None,
         *,
-        instead: Callable[[], OutboundRecord] | None = None,
-        moves: bool = False,
+        instead: RequestError | None = None,
     ) -> None:
-        """`told`: the acknowledgement of its last delta. `instead`, `moves`: see `Terminal`."""
-        arrival = publication.arrival
-        last = self._attempts.ending(arrival)
-        after = _all_of(told, last.written)
-        beside = last.beside
-        ending = publication.ending
+        """`told`: the acknowledgement of its last delta. `instead`: what it is answered with if no topic of ours takes
+        the reply."""
+        arrival, ending = publication.arrival, publication.ending
         assert ending is not None, f"{arrival.id} has not ended"
-        if self._usage is not None and not isinstance(ending.reason, Moved):
-            beside = (*beside, self._usage.record(arrival, publication.prepared, ending, reply.attempt))
-        self._writers[arrival.origin_class].put(
-            Terminal(
-                reply,
-                arrival.record,
-                arrival.epoch,
-                arrival.origin_class,
-                after,
-                publication,
-                beside,
-                instead=instead,
-                moves=moves,
-            )
+        last = self._attempts.ending(arrival)
+        terminal = Terminal(
+            *(reply, arrival.id, arrival.epoch, arrival.origin_class, _all_of(told, last.written), publication),
+            beside=(*last.beside, *self._usage_of(publication, reply)),
+            moves=isinstance(ending.reason, Moved),
+            in_bulk=_in_bulk(ending),
         )
+        if instead is not None:
+            terminal = replace(terminal, instead=partial(self._failed, last.beside, instead))
+        self._writers[arrival.origin_class].put(terminal)
+
+    def _failed(self, beside: tuple[OutboundRecord, ...], error: RequestError, terminal: Terminal) -> Terminal:
+        """In the place of that reply, which did not end the request: the publication says so from now on, too."""
+        publication, attempt = terminal.publication, terminal.reply.attempt
+        assert publication is not None, "it came from the engine"
+        assert publication.ending is not None, "it has ended"
+        publication.ending = replace(publication.ending, reason=error)
+        stages = self._stages(publication.arrival, publication.ending)
+        context = self.contexts.of(publication.arrival)
+        if not terminal.moves:
+            context = replace(context, attempt=attempt)  # it may have been kept since it ran
+        reply = context.error(error_body(error), stages)
+        return replace(terminal, reply=reply, beside=(*beside, *self._usage_of(publication, reply)), moves=False)
+
+    def _usage_of(self, publication: Publication, reply: OutboundRecord) -> tuple[OutboundRecord, ...]:
+        ending = publication.ending
+        if self._usage is None or ending is None or isinstance(ending.reason, Moved):
+            return ()
+        return (self._usage.record(publication.arrival, publication.prepared, ending, reply.attempt),)
 
     async def _send_last_deltas(self, reply: GrowingReply, stream: ReplyStream, reason: FinishReason) -> None:
         """Unless an earlier attempt has told them."""
@@ -329,28 +394,14 @@ class Egress:
         await self._room()
         self._send_delta(reply, stream, reason)
 
-    def context_of(self, arrival: Arrival) -> ReplyContext:
-        """Of all replies to this attempt."""
-        return self._context(arrival.headers.reply_address, arrival)
-
     async def _room(self) -> None:
         while not self._deltas.has_room:
             await self._deltas.wait_for_room()
 
-    def _context(self, address: ReplyAddress, arrival: Arrival | None = None) -> ReplyContext:
-        headers = None if arrival is None else arrival.headers
-        return ReplyContext(
-            request_id=address.request_id,
-            attempt=1 if arrival is None else self._attempts.number(arrival),
-            delta_topic=self._topics.deltas,
-            reply_topic=address.topic or self._topics.replies,
-            reply_partition=address.partition,
-            correlation_id=address.correlation_id,
-            job_id=None if headers is None else headers.job_id,
-            custom_id=None if headers is None else headers.custom_id,
-            traceparent=None if headers is None else headers.traceparent,
-            tracestate=None if headers is None else headers.tracestate,
-        )
+
+def _in_bulk(ending: Ending) -> bool:
+    """Perhaps with thousands of others."""
+    return isinstance(ending.reason, Moved) or (ending.error is not None and ending.error.code in _ENDED_IN_BULK)
 
 
 def _all_of(*acknowledgements: asyncio.Future[Any] | None) -> asyncio.Future[Any] | None:

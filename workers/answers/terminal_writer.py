@@ -5,7 +5,8 @@ that its own topic refuses. Does not know JSON, offsets or transactions: `on_set
 when it is delivered or its partition has gone to another worker. One writer a class, so that one class's bulk never
 delays another's.
 
-A batch is what has come while the last one was delivered: none waits for a clock.
+A batch is what has come while the last one was delivered, within bounds (`workers.answers.terminal_batches`): none
+waits for a clock.
 """
 
 import asyncio
@@ -18,18 +19,15 @@ from typing import Any
 from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
 from topics.known_topics import RecordRefusedError
-from topics.record import InboundRecord
+from topics.record import RecordId
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, TerminalReplies, TerminalReply
+from workers.answers.terminal_batches import TerminalBatches
 from workers.engine.outbox import Publication
 
 __all__ = ["ReplyTopics", "Settled", "Terminal", "TerminalWriter"]
 
 log = logging.getLogger(__name__)
-
-_BATCH = 256
-"""Replies sent together: enough to fill the producer's requests, few enough to be acknowledged soon."""
-_BATCH_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Terminal:
     """A terminal reply, and whose it is."""
 
     reply: OutboundRecord
-    record: InboundRecord
+    record: RecordId
     epoch: int
     """Of the assignment under which the record came."""
     origin_class: PriorityClass
@@ -62,14 +60,22 @@ class Terminal:
     """None: refused at ingress, so the engine never knew it."""
     beside: tuple[OutboundRecord, ...] = ()
     """See `TerminalReply`."""
-    instead: Callable[[], OutboundRecord] | None = None
-    """The error that takes its place if no topic of ours takes it. None: it is one, and small enough for any."""
+    instead: "Callable[[Terminal], Terminal] | None" = None
+    """What takes its place if no topic of ours takes it: an error. None: it is one, and small enough for any."""
     moves: bool = False
     """No reply, but the request itself on its way into another class."""
+    in_bulk: bool = False
+    """Ended by an order or the clock, with perhaps thousands of others: answers go before it."""
+    held_bytes: int = 0
+    """Of the record, which can't be let go of before this is delivered."""
+
+    @property
+    def records(self) -> tuple[OutboundRecord, ...]:
+        return (*self.beside, self.reply)
 
     @property
     def partition(self) -> PartitionEpoch:
-        return PartitionEpoch(self.record.id.topic, self.record.id.partition, self.epoch)
+        return PartitionEpoch(self.record.topic, self.record.partition, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +93,7 @@ class TerminalWriter:
         self._replies = replies
         self._topics = topics
         self._on_settled = on_settled
-        # Bounded by the residency: every reply in it holds the row of its record.
-        self._ready: list[Terminal] = []
+        self._ready = TerminalBatches[Terminal]()
         self._news = asyncio.Event()
         self._unsettled = 0
         """Put and not settled, those that wait for a delta included."""
@@ -119,29 +124,20 @@ class TerminalWriter:
         while self._unsettled or not self._closing:
             await self._news.wait()
             self._news.clear()
-            while batch := self._take_batch():
+            while batch := self._ready.take():
                 await self._deliver(batch)
 
     def _now_ready(self, terminal: Terminal) -> None:
-        self._ready.append(terminal)
+        self._ready.put(terminal)
         self._news.set()
-
-    def _take_batch(self) -> list[Terminal]:
-        size_bytes = count = 0
-        for terminal in self._ready[:_BATCH]:
-            size_bytes += terminal.reply.size_bytes + sum(record.size_bytes for record in terminal.beside)
-            if count and size_bytes > _BATCH_BYTES:
-                break
-            count += 1
-        batch, self._ready = self._ready[:count], self._ready[count:]
-        return batch
 
     async def _deliver(self, batch: Sequence[Terminal]) -> None:
         sent_s = time.monotonic()
         outcomes = await self._replies.deliver([_reply(terminal) for terminal in batch])
+        self._ready.delivered(len(batch), time.monotonic() - sent_s)
         for terminal, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, RecordRefusedError):
-                fate = await self._send_elsewhere(terminal, outcome)
+                terminal, fate = await self._send_elsewhere(terminal, outcome)
             else:
                 fate = outcome
             self._on_settled(Settled(terminal, fate, sent_s, time.monotonic()))
@@ -150,9 +146,10 @@ class TerminalWriter:
             self._idle.set()
             self._news.set()
 
-    async def _send_elsewhere(self, terminal: Terminal, refusal: RecordRefusedError) -> Fate:
+    async def _send_elsewhere(self, terminal: Terminal, refusal: RecordRefusedError) -> tuple[Terminal, Fate]:
         """The caller's own topic takes nothing: the answer goes to the default one, where nobody may be looking. That
         one doesn't take it either, for it is too large: an error takes its place. So for a request that can't be moved.
+        Returns what was sent.
 
         Raises `RecordRefusedError` if one of our own topics refuses even that, which ends the worker: a reply must not
         be lost silently.
@@ -164,15 +161,15 @@ class TerminalWriter:
                 log.warning("a reply to %s was refused (%s): it goes to %s", reply.topic, refusal, self._topics.replies)
                 terminal = replace(terminal, reply=replace(reply, topic=self._topics.replies, partition=None))
             elif terminal.instead is not None:
-                log.warning("%s is answered with an error, for %s", terminal.record.id, refusal)
-                terminal = replace(terminal, reply=terminal.instead(), instead=None, moves=False)
+                log.warning("%s is answered with an error, for %s", terminal.record, refusal)
+                terminal = terminal.instead(terminal)
             else:
                 raise refusal
             (outcome,) = await self._replies.deliver([_reply(terminal)])
             if not isinstance(outcome, RecordRefusedError):
-                return outcome
+                return terminal, outcome
             refusal = outcome
 
 
 def _reply(terminal: Terminal) -> TerminalReply:
-    return TerminalReply(terminal.reply, terminal.partition, terminal.record.id.offset, terminal.beside)
+    return TerminalReply(terminal.reply, terminal.partition, terminal.record.offset, terminal.beside)

@@ -26,17 +26,17 @@ from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.progress_journal import ProgressJournal
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from topics.record_producer import ProducerStoppedError
-from topics.replies import OutboundRecord
 from workers.answers.reply_stream import StreamStart
+from workers.attempts.begun import Begun, LastWords
 from workers.attempts.start_gate import ArrivalKey, StartGate, arrival_key
 from workers.attempts.start_queue import StartQueue
 from workers.attempts.suspects import Suspects
 from workers.intake.request import Arrival
 from workers.intake.staging import Refused, Staged, StageJob
 
-__all__ = ["MOST_CRASHES", "AttemptStatistics", "Attempts", "LastWords"]
+__all__ = ["MOST_CRASHES", "AttemptStatistics", "Attempts"]
 
 log = logging.getLogger(__name__)
 
@@ -44,28 +44,6 @@ MOST_CRASHES = 3
 """A request that so many crashes count against is given up."""
 _NOTE_EVERY_S = 0.5
 """Of a request that nobody suspects: what it does within this time before a crash makes it a suspect."""
-
-
-@dataclass(slots=True)
-class _Begun:
-    arrival: Arrival
-    note: AttemptNote
-    """The last that was written."""
-    noted_s: float
-    written: asyncio.Future[RecordId]
-    """Its acknowledgement."""
-    suspect: bool
-    start: StreamStart = StreamStart()  # noqa: RUF009 - frozen
-    ending: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LastWords:
-    """What goes with a request's terminal reply."""
-
-    beside: tuple[OutboundRecord, ...] = ()
-    written: asyncio.Future[RecordId] | None = None
-    """The reply must wait for it. None: for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +66,7 @@ class Attempts:
         let_in: Callable[[Staged | Refused], None],
         go_on: Callable[[Staged], None],
         give_up: Callable[[Arrival, PriorAttempts], None],
+        answered: Callable[[Arrival, PriorAttempts | None], bool],
         on_broken: Callable[[BaseException], None],
         call_soon: Callable[[Callable[[], None]], object],
         full: Callable[[PriorityClass], bool],
@@ -96,7 +75,8 @@ class Attempts:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
-        `go_on`, in its place, of a stream that an earlier attempt has begun. `call_soon`: on the event loop, from any
+        `go_on`, in its place, of a stream that an earlier attempt has begun. `answered`: that attempt has its
+        answer, and it is given now. `call_soon`: on the event loop, from any
         thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now.
         `certain`: its partitions are still this worker's, for sure."""
         self._journal = journal
@@ -105,6 +85,7 @@ class Attempts:
         self._let_in = let_in
         self._go_on = go_on
         self._give_up = give_up
+        self._answered = answered
         self._on_broken = on_broken
         self._call_soon = call_soon
         self._full = full
@@ -117,7 +98,7 @@ class Attempts:
         """The newest record of each partition that is this worker's."""
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
-        self._begun: dict[ArrivalKey, _Begun] = {}
+        self._begun: dict[ArrivalKey, Begun] = {}
         self._asked: dict[ArrivalKey, list[StageJob]] = {}
         """Sequences of arrivals whose attempt is not written yet."""
         self._uncertain: list[tuple[StageJob, int]] = []
@@ -130,9 +111,12 @@ class Attempts:
     # --- a record comes ---------------------------------------------------------------------------------------------
 
     def take(self, arrival: Arrival) -> None:
-        """Queue it, keep it until its turn comes, or give it up."""
+        """Queue it, keep it until its turn comes, give it up, or give the answer that it has."""
         prior = self._journal.prior(arrival.id)
         self._last_of[arrival.id.topic, arrival.id.partition] = arrival_key(arrival)
+        if self._answered(arrival, prior):
+            self._queue_suspects()
+            return
         if prior is None:
             self._accept(arrival)
             if len(self._suspects):
@@ -190,14 +174,17 @@ class Attempts:
         newest = self._last_of.get((record.topic, record.partition))
         return newest is not None and newest[1] == epoch
 
-    def _withdraw(self, whose: Callable[[ArrivalKey], bool]) -> None:
+    def _withdraw(self, key: ArrivalKey) -> None:
         """What ended, or went to another worker, before it was begun never begins: nothing would take its note away."""
-        for job in self._due.withdraw(lambda job: whose(arrival_key(job.arrival))):
+        asked = self._asked.pop(key, None)
+        for job in (*self._due.withdraw(key), *(asked or ())):
             self._gate.dropped(job)
-        for key in [key for key in self._asked if whose(key)]:
-            for job in self._asked.pop(key):
-                self._gate.dropped(job)
+        if asked is not None:
             self._suspects.withdraw(key)
+
+    def _withdraw_all(self, whose: Callable[[ArrivalKey], bool] = lambda _: True) -> None:
+        for key in [key for key in (*self._due.keys(), *self._asked) if whose(key)]:
+            self._withdraw(key)
 
     def _begin(self, arrival: Arrival) -> None:
         key = arrival_key(arrival)
@@ -210,7 +197,7 @@ class Attempts:
         written = self._write(arrival, note)
         if written is None:
             return
-        self._begun[key] = _Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
+        self._begun[key] = Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
         self._open(key)
 
     def _open(self, key: ArrivalKey) -> None:
@@ -302,7 +289,7 @@ class Attempts:
         if begun.suspect:
             begun.written.add_done_callback(partial(self._on_noted, begun))
 
-    def _on_noted(self, begun: _Begun, written: "asyncio.Future[RecordId]") -> None:
+    def _on_noted(self, begun: Begun, written: "asyncio.Future[RecordId]") -> None:
         if not written.cancelled() and written.exception() is None and begun.note.got_on:
             # A crash from now on is somebody else's, or is not counted: the next suspect may begin.
             begun.suspect = False
@@ -313,7 +300,7 @@ class Attempts:
     def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
         key = arrival_key(arrival)
-        self._withdraw(lambda each: each == key)
+        self._withdraw(key)
         begun = self._begun.get(key)
         if begun is not None:
             begun.ending = True
@@ -322,16 +309,16 @@ class Attempts:
         # It ended before it was begun here; somebody may have begun it elsewhere.
         return self._last_of_prior(arrival.id, self._prior.pop(key, None))
 
-    def refused(self, record: InboundRecord) -> LastWords:
+    def refused(self, record: RecordId) -> LastWords:
         """The record that was just handed out will be no arrival."""
-        return self._last_of_prior(record.id, self._journal.prior(record.id))
+        return self._last_of_prior(record, self._journal.prior(record))
 
     def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
         return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
 
-    def settled(self, record: InboundRecord, epoch: int) -> None:
+    def settled(self, record: RecordId, epoch: int) -> None:
         """Its terminal reply is delivered, or another's to give."""
-        key = (record.id, epoch)
+        key = (record, epoch)
         self._begun.pop(key, None)
         self._next_suspect(key)
 
@@ -343,7 +330,7 @@ class Attempts:
         def was_of(key: ArrivalKey) -> bool:
             return (key[0].topic, key[0].partition, key[1]) == partition
 
-        self._withdraw(was_of)
+        self._withdraw_all(was_of)
         newest = self._last_of.get((partition.topic, partition.partition))
         if newest is not None and was_of(newest):
             del self._last_of[partition.topic, partition.partition]
@@ -351,7 +338,7 @@ class Attempts:
         for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
             self._prior.pop(key, None)
             begun = self._begun.pop(key, None)
-            if begun is not None and not begun.ending:
+            if begun is not None:
                 self._write_last(begun)
             self._next_suspect(key)
         for job, attempt in waiting:
@@ -359,17 +346,17 @@ class Attempts:
 
     def give_back(self) -> None:
         """The worker ends in order, with all that it has not answered; its engine has stopped."""
-        self._withdraw(lambda _: True)
+        self._withdraw_all()
         for begun in self._begun.values():
-            if not begun.ending:
-                self._write_last(begun)
+            self._write_last(begun)
 
     async def given_back(self) -> None:
         """Return when the last notes of what was given back are acknowledged."""
         if self._given_back:
             await asyncio.wait(self._given_back)
 
-    def _write_last(self, begun: _Begun) -> None:
+    def _write_last(self, begun: Begun) -> None:
+        """Also of one whose reply is on its way: it may not arrive. If it does, its next owner takes the note away."""
         if not self._journal.has_room:
             return  # the broker is away: the next owner will count a crash
         written = self._write(begun.arrival, replace(begun.note, running=False))

@@ -10,6 +10,7 @@ each request that is about to go on whether it may: from the order on none is di
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
 from topics.control_orders import Cancel
 from workers.intake.request import Arrival
@@ -77,8 +78,7 @@ class Cancelling:
     def take(self) -> dict[int, Cancel]:
         """The next rows to end; a slice."""
         found: dict[int, Cancel] = {}
-        while self._due and len(found) < _ENDS_A_TURN:
-            row = next(iter(self._due))
+        for row in list(islice(self._due, _ENDS_A_TURN)):
             arrival, order = self._due.pop(row)
             if self._arrivals.get(row) is arrival:
                 found[row] = order
@@ -123,4 +123,4 @@ def _first(orders: Iterable[Cancel], arrival: Arrival) -> Cancel | None:
 
 def _covers(order: Cancel, arrival: Arrival) -> bool:
     headers = arrival.headers
-    return order.covers(headers.request_id, headers.job_id, arrival.tenant, arrival.record.timestamp_ms)
+    return order.covers(headers.request_id, headers.job_id, arrival.tenant, arrival.sent_ms)

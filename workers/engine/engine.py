@@ -42,8 +42,6 @@ from workers.runners.swap_space import BlockSwapper
 
 __all__ = ["Engine"]
 
-_CANCEL_BACKLOG = 1_000
-"""Publications that egress has not come to: beyond it no backlog is cancelled, or others' words would wait behind."""
 _CANCEL_PAUSE_S = 0.005
 """Between two slices of a backlog that is cancelled, where nothing runs."""
 _STAGING_WAIT = 0.1
@@ -147,7 +145,7 @@ class Engine:
             self._handle(message, now)
         self._departures.drop_revoked(now)
         self._arrivals.fill_groups(now)
-        if self._outbox.backlog < _CANCEL_BACKLOG and not self._outbox.full:
+        if not self._outbox.full:
             self._departures.obey(self._cancelling.take(), now)
         self._end_overdue(now)
         self._departures.expire(now)

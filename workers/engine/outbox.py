@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from topics.record import RecordId
 from workers.intake.prompt import PreparedRequest
-from workers.intake.request import Arrival, Ending
+from workers.intake.request import Arrival, Ending, Moved
 from workers.intake.sampling import TokenLogprobs
 
 __all__ = ["Outbox", "Publication"]
@@ -45,17 +45,14 @@ class Outbox:
         self._max_pending_bytes = max_pending_bytes
         self._notify = notify
         self._lock = threading.Lock()
-        self._pending: dict[tuple[RecordId, int, int], Publication] = {}
+        self._pending: dict[tuple[RecordId, int], dict[int, Publication]] = {}
+        """Of each request, by sequence. A partition may be revoked and come back before egress looks: its two
+        assignments are two streams, so a request is a record under one of them."""
         self._undelivered_bytes = 0
 
     @property
     def full(self) -> bool:
         return self._undelivered_bytes >= self._max_pending_bytes
-
-    @property
-    def backlog(self) -> int:
-        """Publications that the reader has not taken."""
-        return len(self._pending)
 
     @property
     def undelivered_bytes(self) -> int:
@@ -80,12 +77,14 @@ class Outbox:
 
     def ended(self, arrival: Arrival, prepared: PreparedRequest | None, ending: Ending) -> None:
         with self._lock:
-            if ending.error is not None and self._pending:
+            if ending.error is not None:
                 self._drop_others(arrival, prepared)
             publication = self._publication(arrival, prepared)
             assert publication.ending is None, f"{arrival.id} ended twice"
             publication.ending = ending
             publication.bytes = _BYTES_PER_REPLY + _bytes_a_token(prepared) * ending.output_tokens
+            if isinstance(ending.reason, Moved):
+                publication.bytes += arrival.body_bytes  # it is sent itself
             self._undelivered_bytes += publication.bytes
 
     def flush(self) -> None:
@@ -96,7 +95,7 @@ class Outbox:
     def take_all(self) -> list[Publication]:
         with self._lock:
             taken, self._pending = self._pending, {}
-        return list(taken.values())
+        return [publication for publications in taken.values() for publication in publications.values()]
 
     def delivered(self, publication: Publication) -> None:
         """The terminal reply of this publication is on the broker: its bytes no longer count."""
@@ -113,17 +112,16 @@ class Outbox:
 
         One that was not staged yet says nothing of its number, so what has ended is another's in any case.
         """
-        whose, own = (arrival.id, arrival.epoch), _sequence(prepared)
-        for key in [key for key in self._pending if key[:2] == whose]:
-            if key[2] != own or self._pending[key].ending is not None:
-                self._undelivered_bytes -= self._pending.pop(key).bytes
+        publications, own = self._pending.get((arrival.id, arrival.epoch), {}), _sequence(prepared)
+        for sequence in list(publications):
+            if sequence != own or publications[sequence].ending is not None:
+                self._undelivered_bytes -= publications.pop(sequence).bytes
 
     def _publication(self, arrival: Arrival, prepared: PreparedRequest | None) -> Publication:
-        # A partition may be revoked and come back before egress looks: its two assignments are two streams.
-        key = (arrival.id, arrival.epoch, _sequence(prepared))
-        publication = self._pending.get(key)
+        publications = self._pending.setdefault((arrival.id, arrival.epoch), {})
+        publication = publications.get(_sequence(prepared))
         if publication is None:
-            publication = self._pending[key] = Publication(arrival, prepared)
+            publication = publications[_sequence(prepared)] = Publication(arrival, prepared)
         return publication
 
 

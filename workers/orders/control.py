@@ -70,7 +70,7 @@ class WorkerControl:
         self._worker = worker
         self._classes = tuple(classes)
         self._effects = effects
-        self._log = ControlLog(settings, catalogue, self._take)
+        self._log = ControlLog(settings, catalogue, self._take, self._forget)
         self._producer = RecordProducer(settings, "control", max_in_flight_bytes=2**20)
         self._state: Literal["serving", "draining"] = "serving"
         self._told: WorkerState | None = None
@@ -133,6 +133,13 @@ class WorkerControl:
             self._effects.cancel(tuple(cancels))
         self._obey()
         if self._told is not None and self.orders.last_offset > self._told.applied_offset:
+            self._tell()
+
+    def _forget(self) -> None:
+        """The topic was made anew."""
+        self.orders.forget_all()
+        self._obey()
+        if self._told is not None:
             self._tell()
 
     def _obey(self) -> None:

@@ -62,10 +62,12 @@ def tracer_provider(*processors: "SpanProcessor", service_name: str = "headrace"
     """A provider of its own (no process-wide global). `shutdown()` it: that flushes what is not exported yet.
 
     `service_name` holds where the environment names none. The default sampler honours the producer's sampling flag;
-    what is marked to be kept is kept all the same (`workers.telemetry.trace_identity`).
+    what is marked to be kept is kept all the same (`workers.telemetry.trace_identity`). Where nobody takes spans, none
+    is made: they would cost more than everything else about an answer.
     """
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
     from workers.telemetry.trace_identity import DerivedIds, KeepsFaults
 
@@ -76,6 +78,8 @@ def tracer_provider(*processors: "SpanProcessor", service_name: str = "headrace"
         provider.add_span_processor(processor)
     if otlp_is_wanted("TRACES") and (exporter := otlp_span_exporter()) is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
+    elif not processors:
+        provider.sampler = ALWAYS_OFF
     return provider
 
 

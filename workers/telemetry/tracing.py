@@ -33,6 +33,7 @@ from types import MappingProxyType
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, Tracer
 
 from topics.record import InboundRecord
@@ -90,6 +91,9 @@ class RequestTracer:
     def __init__(self, tracer: Tracer, clock: WallClock, group_of: Mapping[str, str], client_id: str) -> None:
         """`group_of`: the consumer group of each request topic."""
         self._tracer = tracer
+        self._makes_spans = getattr(tracer, "sampler", None) is not ALWAYS_OFF
+        """False: nobody takes them (`workers.telemetry.telemetry`), and working out what they would say takes longer
+        than sending the answer."""
         ids = getattr(tracer, "id_generator", None)
         self._ids = ids if isinstance(ids, DerivedIds) else DerivedIds()
         """The provider's own, if it can be told what id comes next (`workers.telemetry.telemetry`)."""
@@ -104,6 +108,8 @@ class RequestTracer:
 
         It is of no length: what a fetch takes is mostly waiting for records, in the background.
         """
+        if not self._makes_spans:
+            return
         links = [Link(context) for record in records if (context := _sampled_producer(record)) is not None]
         if not links:
             return
@@ -124,6 +130,8 @@ class RequestTracer:
         met: Mapping[str, bool] = MappingProxyType({}),
     ) -> None:
         """`met`: the request's objectives, and whether it met them."""
+        if not self._makes_spans:
+            return
         missed = tuple(name for name, was_met in met.items() if not was_met)
         self._kept = {} if (why := _why_kept(ending, reply, missed)) is None else {NAMES["kept"]: why}
         timeline = ending.timeline
@@ -162,7 +170,7 @@ class RequestTracer:
         of_a_job = arrival.headers.job_id is not None
         if context.is_valid and not of_a_job:
             return None, producer
-        trace_id = request_trace_id(arrival.id, arrival.record.timestamp_ms)
+        trace_id = request_trace_id(arrival.id, arrival.timestamp_ms)
         if context.is_valid and not context.trace_flags.sampled and not self._kept:
             own = SpanContext(trace_id, context.span_id, is_remote=True, trace_flags=context.trace_flags)
             return None, trace.set_span_in_context(trace.NonRecordingSpan(own))
@@ -182,7 +190,7 @@ class RequestTracer:
         reply: ReplySent,
         missed: tuple[str, ...],
     ) -> Span:
-        topic, stamp, attempt = arrival.id.topic, arrival.record.timestamp_ms, reply.attempt
+        topic, stamp, attempt = arrival.id.topic, arrival.timestamp_ms, reply.attempt
         attributes = {**self._message(arrival), **whose, NAMES["attempt"]: attempt}
         if missed:
             attributes[NAMES["missed"]] = missed
@@ -356,7 +364,9 @@ class RequestTracer:
 
 
 def _why_kept(ending: Ending, reply: ReplySent, missed: Sequence[str]) -> str | None:
-    if ending.error is not None or not reply.committed:
+    """None: for no reason of its own. Who is cancelled is no fault, and is seldom alone."""
+    failed = ending.error is not None and ending.error.code != "cancelled"
+    if failed or not reply.committed:
         return "error"
     return "slo" if missed else None
 

@@ -1,0 +1,37 @@
+"""A request that was begun, and what goes with its terminal reply.
+
+Knows its attempt's last note. Does not know when notes are written (`workers.attempts.attempts`).
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from topics.attempt_notes import AttemptNote
+from topics.record import RecordId
+from topics.replies import OutboundRecord
+from workers.answers.reply_stream import StreamStart
+from workers.intake.request import Arrival
+
+__all__ = ["Begun", "LastWords"]
+
+
+@dataclass(slots=True)
+class Begun:
+    arrival: Arrival
+    note: AttemptNote
+    """The last that was written."""
+    noted_s: float
+    written: asyncio.Future[RecordId]
+    """Its acknowledgement."""
+    suspect: bool
+    start: StreamStart = StreamStart()  # noqa: RUF009 - frozen
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """What goes with a request's terminal reply."""
+
+    beside: tuple[OutboundRecord, ...] = ()
+    written: asyncio.Future[RecordId] | None = None
+    """The reply must wait for it. None: for nothing."""
