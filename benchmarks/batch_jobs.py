@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,18 @@ def write_rows(path: Path, rows: int, row_bytes: int) -> int:
     return path.stat().st_size
 
 
-def run(servers: str, *words: str | Path) -> tuple[float, float, str]:
-    """Seconds, peak resident MiB and standard error of a `headrace` command, which must end well."""
+@dataclass(frozen=True, slots=True)
+class Used:
+    """By one process, from its start to its end."""
+
+    seconds: float
+    processor_s: float
+    """Of all its threads: counts less of what other programs did meanwhile."""
+    peak_mib: float
+
+
+def run(servers: str, *words: str | Path) -> tuple[Used, str]:
+    """What a `headrace` command took, which must end well, and its standard error."""
     begun_s = time.perf_counter()
     command = [sys.executable, "-c", _MAIN, *map(str, words), "--bootstrap-servers", servers]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
@@ -56,7 +67,8 @@ def run(servers: str, *words: str | Path) -> tuple[float, float, str]:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"headrace {words[0]} ended with {process.returncode}: {said}")
-    return time.perf_counter() - begun_s, used.ru_maxrss / 1024, said
+    processor_s = used.ru_utime + used.ru_stime
+    return Used(time.perf_counter() - begun_s, processor_s, used.ru_maxrss / 1024), said
 
 
 async def answer_all(servers: str, catalogue: Catalogue, job_id: str, rows: int) -> None:
@@ -100,24 +112,24 @@ def measure(servers: str, folder: Path, arguments: argparse.Namespace, file_byte
             await create_missing_topics(admin, catalogue)
 
     asyncio.run(create())
-    submits = []
+    paces, submits = [], []
     for number in range(arguments.repeats):
-        seconds, peak_mib, said = run(servers, "submit", folder / "rows.jsonl", "--job-id", f"job-{number}")
+        used, said = run(servers, "submit", folder / "rows.jsonl", "--job-id", f"job-{number}")
         pace = _PACE.search(said)
         assert pace is not None, said
-        submits.append({"seconds": seconds, "own_seconds": float(pace[1]), "peak_mib": peak_mib})
+        paces.append(float(pace[1]))
+        submits.append(asdict(used))
     last = f"job-{arguments.repeats - 1}"
     asyncio.run(answer_all(servers, catalogue, last, arguments.rows))
-    status_s, _, _ = run(servers, "status", last)
-    results_s, results_mib, _ = run(servers, "results", last, "--output", folder / "out.jsonl")
+    status, _ = run(servers, "status", last)
+    results, _ = run(servers, "results", last, "--output", folder / "out.jsonl")
     return {
         "rows": arguments.rows,
         "file_bytes": file_bytes,
+        "rows_per_s": arguments.rows / statistics.median(paces),
         "submits": submits,
-        "rows_per_s": arguments.rows / statistics.median(submit["own_seconds"] for submit in submits),
-        "status_s": status_s,
-        "results_s": results_s,
-        "results_peak_mib": results_mib,
+        "status": asdict(status),
+        "results": asdict(results),
     }
 
 

@@ -55,7 +55,7 @@ class IntakeLimits:
         if bounded and self.full is Full.PAUSE:
             raise IntakeError(
                 "max_queued and max_queued_cost say when to reject or demote: set full to one of them, or bound what "
-                "is read ahead with ingress.max_rows and ingress.max_bytes, which pause"
+                "is read ahead with ingress.max_rows, which pauses"
             )
         if not bounded and self.full is not Full.PAUSE:
             raise IntakeError(f"full = {self.full.value} needs max_queued or max_queued_cost")

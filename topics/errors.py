@@ -216,6 +216,17 @@ class RequestError(Exception):
         )
 
     @classmethod
+    def record_gone(cls) -> "RequestError":
+        """500: it waited, its bytes were no longer in memory, and its topic has them no more."""
+        return cls(
+            "the request's record was removed from its topic before its turn came (retention or compaction): send it "
+            "again, and have the topic keep its records for longer than requests wait (retention.ms).",
+            status_code=500,
+            type=SERVER_ERROR,
+            code="record_gone",
+        )
+
+    @classmethod
     def crashed(cls, crashes: int) -> "RequestError":
         """500: each of so many workers ended while it ran the request, which is among the dead letters now."""
         return cls(

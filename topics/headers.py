@@ -12,6 +12,7 @@ are the exception that their standard asks for: what can't be read is ignored an
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -214,8 +215,8 @@ class RequestHeaders:
             raise _bad(SLA_MS, "counts from the record's timestamp, and it has none", f"send {DEADLINE_MS} instead")
         return cls(
             request_id=str(record.id) if request_id is None else request_id,
-            tenant=_read(last, TENANT, _text),
-            flow=_read(last, FLOW, _text),
+            tenant=_read(last, TENANT, _name),
+            flow=_read(last, FLOW, _name),
             tier=_read(last, TIER, _tier),
             deadline_ms=_read(last, DEADLINE_MS, _number),
             sla_ms=sla_ms,
@@ -225,7 +226,7 @@ class RequestHeaders:
             traceparent=trace(TRACEPARENT),
             tracestate=trace(TRACESTATE),
             baggage=trace(BAGGAGE),
-            job_id=_read(last, JOB_ID, _text),
+            job_id=_read(last, JOB_ID, _name),
             custom_id=_read(last, CUSTOM_ID, _text),
             requeued_sent_ms=_read(last, REQUEUED_SENT_MS, _number),
             ignored=tuple(ignored),
@@ -321,6 +322,11 @@ def _text(name: str, value: bytes) -> str:
     if not text.isprintable() or text.isspace():
         raise _bad(name, "holds control characters or nothing but spaces", "send printable text")
     return text
+
+
+def _name(name: str, value: bytes) -> str:
+    """What many records say alike: one string for all that wait at the same time."""
+    return sys.intern(_text(name, value))
 
 
 def _opaque(name: str, value: bytes) -> bytes:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from topics.errors import RequestError
+from topics.record import InboundRecord
 from workers.answers.detokenizer import DetokenizerFactory
 from workers.configuration.config import WorkerConfig
 from workers.engine.assembly import assemble, block_hasher, engine_inbox, step_cap_s
@@ -62,13 +63,13 @@ class Computing:
         )
         hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
         self._staging = Staging(
-            lambda arrival, sequence: prepare(builder, arrival, sequence),
+            lambda arrival, record, sequence: prepare(builder, arrival, record, sequence),
             staged,
             partial(on_broken, "staging broke"),
             hasher,
         )
-        self.stage: Callable[[StageJob], None] = self._staging.submit
-        """Have a prompt prepared."""
+        self.stage: Callable[[StageJob, InboundRecord], None] = self._staging.submit
+        """Have a prompt prepared. From any thread."""
         parts = assemble(
             config.engine,
             config.scheduling,
@@ -146,9 +147,9 @@ class Computing:
         return self._engine.statistics()
 
 
-def prepare(builder: PromptBuilder, arrival: Arrival, sequence: int = 0) -> PreparedRequest:
+def prepare(builder: PromptBuilder, arrival: Arrival, record: InboundRecord, sequence: int = 0) -> PreparedRequest:
     """What the staging thread does with a sequence of a request. Raises `RequestError`."""
-    prepared = builder.prepare(arrival.record, arrival.headers, sequence)
+    prepared = builder.prepare(record, arrival.headers, sequence)
     if prepared.priority is not None and arrival.body_unread:
         raise RequestError.invalid_request(
             "priority",

@@ -22,6 +22,8 @@ from topics.kafka_settings import KafkaSettings
 from topics.log_reader import LogReader
 from topics.producer import DeltaProducer
 from topics.progress_journal import ProgressJournal
+from topics.record import InboundRecord
+from topics.record_fetcher import RecordFetcher
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.answers.egress import Egress
 from workers.answers.kept_finals import KeptFinals
@@ -35,8 +37,10 @@ from workers.configuration.config import WorkerConfig
 from workers.engine.messages import Cancelled, Revoked
 from workers.intake.class_channel import ClassChannel
 from workers.intake.ingress import Ingress, Refusal
+from workers.intake.payload_source import PayloadSource
+from workers.intake.payloads import Payloads
 from workers.intake.request import Arrival, Moved
-from workers.intake.residency import Residency
+from workers.intake.residency import Residency, class_shares
 from workers.intake.staging import Staged
 from workers.telemetry.tracing import ReplySent, RequestTracer
 from workers.telemetry.wall_clock import WallClock
@@ -91,7 +95,7 @@ class Delivery:
         self.attempts = Attempts(
             self._journal,
             accept=self._accept,
-            stage=computing.stage,
+            stage=lambda job: self.payloads[job.arrival.origin_class].stage(job),
             let_in=computing.put,
             go_on=self._go_on,
             give_up=self._give_up,
@@ -101,13 +105,23 @@ class Delivery:
             full=self.residency.paused,
             certain=lambda priority: self.channels[priority].consumer.lease.holds,
         )
+        self.payloads: Mapping[PriorityClass, PayloadSource] = {
+            priority: PayloadSource(
+                Payloads(max_bytes),
+                RecordFetcher(kafka, f"payloads-{priority.label}", catalogue.requests(priority.label)),
+                prepare=computing.stage,
+                refuse=self.attempts.staged,
+                call_soon=call_soon,
+            )
+            for priority, max_bytes in class_shares(weights, config.ingress.max_bytes).items()
+        }
         self._kept = KeptFinals(config.kafka.session_timeout_ms / 1000, self._trace)
         self.ingress = Ingress(
             config.ingress,
             default_reply_topic=topics.replies,
             trust_tenant_header=config.scheduling.trust_tenant_header,
             ttft_slo_s={priority: tree.of(priority).slo.ttft_s for priority in classes},
-            accept=self.attempts.take,
+            accept=self._take,
             refuse=self._refuse,
             cancelling=orders.cancelling,
         )
@@ -142,6 +156,7 @@ class Delivery:
             on_tokens=telemetry.tokens,
             usage=UsageWriter(catalogue.usage, WallClock()) if config.telemetry.usage_records else None,
             token_bytes=computing.new_detokenizer.token_bytes,
+            payload_of=lambda arrival, then: self.payloads[arrival.origin_class].give(arrival, then),
         )
         self._continuing = Continuing(
             self.attempts,
@@ -154,7 +169,9 @@ class Delivery:
         )
         rules = DeadLetterRules(**dict(config.dead_letters))
         limit = DeadLetterLimit(kafka, rules, letters=topics.dead_letters, replies=topics.replies)
-        self._giving_up = GivingUp(limit, self.egress.give_up)
+        self._giving_up = GivingUp(
+            limit, self.egress.give_up, lambda arrival: self.payloads[arrival.origin_class].get(arrival)
+        )
         self._besides: list[asyncio.Task[None]] = []
         """They have no end of their own."""
 
@@ -168,7 +185,11 @@ class Delivery:
     def serve(self, tasks: asyncio.TaskGroup) -> None:
         """Records that come are taken and answered from now on."""
         self._replying = tasks.create_task(self.egress.run())
-        self._besides = [tasks.create_task(self._giving_up.run()), tasks.create_task(self._continuing.run())]
+        self._besides = [
+            tasks.create_task(self._giving_up.run()),
+            tasks.create_task(self._continuing.run()),
+            *(tasks.create_task(source.run()) for source in self.payloads.values()),
+        ]
         self._writing = [tasks.create_task(channel.writer.run()) for channel in self.channels.values()]
         for channel in self.channels.values():
             channel.open()
@@ -204,7 +225,7 @@ class Delivery:
                 task.cancel()
 
     def end_besides(self) -> None:
-        """Who waits to go on or to be given up is left for the next worker."""
+        """Who waits to go on, to be given up or for its payload is left for the next worker."""
         for task in self._besides:
             task.cancel()
 
@@ -233,6 +254,11 @@ class Delivery:
 
     # --- what the parts tell one another --------------------------------------------------------------------------
 
+    def _take(self, arrival: Arrival, record: InboundRecord) -> None:
+        self.residency.enter(arrival.origin_class, arrival.id.partition, arrival.epoch)
+        self.payloads[arrival.origin_class].payloads.keep(arrival, record)
+        self.attempts.take(arrival)
+
     def _accept(self, arrival: Arrival) -> None:
         self._telemetry.arrived(arrival)
         self._computing.put(arrival)
@@ -243,6 +269,8 @@ class Delivery:
             self._computing.put(Cancelled((order,)))
 
     def _refuse(self, refusal: Refusal) -> None:
+        place = refusal.record.id
+        self.residency.enter(refusal.origin_class, place.partition, refusal.epoch, refusal.held_bytes)
         self._telemetry.refused(refusal)
         self.egress.refuse(refusal)
 
@@ -266,12 +294,16 @@ class Delivery:
         self.egress.revoke(*partition)
         self.attempts.revoke(partition)
         self._computing.put(Revoked(partition.topic, partition.partition, partition.epoch))
+        # Last: what waits for its payload is refused, and the engine must know by then that nobody wants it.
+        for source in self.payloads.values():
+            source.revoke(partition)
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
-        self.attempts.settled(settled.terminal.record, settled.terminal.epoch)
-        self._giving_up.settled((settled.terminal.record.id, settled.terminal.epoch))
-        publication = settled.terminal.publication
+        terminal, publication = settled.terminal, settled.terminal.publication
+        self.payloads[terminal.origin_class].payloads.drop(terminal.partition, terminal.record.offset)
+        self.attempts.settled(terminal.record, terminal.epoch)
+        self._giving_up.settled((terminal.record, terminal.epoch))
         if publication is not None:
             outbox = self._computing.outbox
             was_full = outbox.full
@@ -285,13 +317,13 @@ class Delivery:
 
     def _trace(self, settled: Settled, met: Mapping[str, bool] = MappingProxyType({})) -> None:
         """Of what the engine has ended: its spans, now that its end is known. `met`: see `WorkerTelemetry.settled`."""
-        publication = settled.terminal.publication
+        terminal, publication = settled.terminal, settled.terminal.publication
         if publication is None:
             return
         assert publication.ending is not None
         if isinstance(publication.ending.reason, Moved):
             return
-        sent = settled.terminal.reply
+        sent = terminal.reply
         reply = ReplySent(
             sent.topic,
             settled.sent_s,

@@ -221,6 +221,7 @@ class Worker:
             engine=self._computing.statistics(),
             ingress=delivery.ingress.statistics(),
             residency=delivery.residency.statistics(),
+            payloads={priority: source.statistics() for priority, source in delivery.payloads.items()},
             consumers={priority: channel.consumer.statistics() for priority, channel in delivery.channels.items()},
             transactions={priority: channel.transactions() for priority, channel in delivery.channels.items()},
             deltas=delivery.deltas.statistics(),

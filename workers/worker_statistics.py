@@ -11,6 +11,7 @@ from topics.record_producer import ProducerStatistics
 from topics.transactional_replies import TransactionStatistics
 from workers.engine.statistics import EngineStatistics
 from workers.intake.ingress import IngressStatistics
+from workers.intake.payload_source import PayloadSourceStatistics
 from workers.intake.residency import ClassResidency
 
 __all__ = ["WorkerStatistics"]
@@ -22,6 +23,7 @@ class WorkerStatistics:
     """Read from another thread than the engine's own: each figure is right, together they may be a step apart."""
     ingress: IngressStatistics
     residency: dict[PriorityClass, ClassResidency]
+    payloads: dict[PriorityClass, PayloadSourceStatistics]
     consumers: dict[PriorityClass, ConsumerStatistics]
     transactions: dict[PriorityClass, TransactionStatistics | None]
     """None: delivery is at least once."""

@@ -8,7 +8,7 @@ from scheduling.priority import PriorityClass
 from scheduling.step_time import LinearStepTime
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from workers.answers.detokenizer import Detokenizer
 from workers.configuration.config import EngineConfig
 from workers.configuration.kv_config import KVConfig, PreemptionConfig
@@ -120,7 +120,8 @@ class Rig:
     ) -> Arrival:
         place = RecordId(f"inference.{priority.label}", partition, len(self.prompts))
         arrival = Arrival(
-            record=InboundRecord(place, timestamp_ms, None, b"{}", ()),
+            id=place,
+            timestamp_ms=timestamp_ms,
             epoch=1,
             headers=RequestHeaders(request_id=request_id, job_id=job_id),
             origin_class=priority,

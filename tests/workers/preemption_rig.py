@@ -17,7 +17,7 @@ from scheduling.step_time import LinearStepTime
 from scheduling.swap_rule import SwapRates
 from tests.workers.engine_rig import letter_detokenizer
 from topics.headers import RequestHeaders
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from workers.bench.recorded_steps import RecordingRunner
 from workers.configuration.config import EngineConfig
 from workers.configuration.kv_config import KVConfig, PreemptionConfig
@@ -203,7 +203,8 @@ class Crowd:
         place = RecordId(f"inference.{wish.priority.label}", partition, int(wish.request_id[1:]))
         self.inbox.put(
             Arrival(
-                record=InboundRecord(place, 0, None, b"{}", ()),
+                id=place,
+                timestamp_ms=0,
                 epoch=1,
                 headers=RequestHeaders(request_id=wish.request_id),
                 origin_class=wish.priority,

@@ -123,9 +123,9 @@ async def test_suspects_run_one_at_a_time_the_most_urgent_first_beside_the_other
     for each in rig.queued:
         await begin(rig, each)
     assert [record for record, _ in rig.journal.written] == [bulk.id, fresh.id]
-    rig.attempts.settled(bulk.record, bulk.epoch)
+    rig.attempts.settled(bulk.id, bulk.epoch)
     assert [record for record, _ in rig.journal.written] == [bulk.id, fresh.id, urgent.id]
-    rig.attempts.settled(urgent.record, urgent.epoch)
+    rig.attempts.settled(urgent.id, urgent.epoch)
     assert rig.queued[-1] is next_urgent
     assert rig.attempts.statistics().suspects == 1
 
@@ -136,7 +136,7 @@ async def test_of_two_suspects_the_one_with_fewer_crashes_is_first() -> None:
     for arrival, crashes in ((first, 1), (twice, 2), (once, 1)):
         rig.journal.left[arrival.id] = crashed(crashes)
         rig.attempts.take(arrival)
-    rig.attempts.settled(first.record, first.epoch)
+    rig.attempts.settled(first.id, first.epoch)
     assert rig.queued == [first, once]
 
 
@@ -199,7 +199,7 @@ async def test_no_suspect_begins_before_what_is_given_up_is_answered() -> None:
     await begin(rig, suspect)
     assert rig.journal.written == []
     rig.attempts.ending(guilty)
-    rig.attempts.settled(guilty.record, guilty.epoch)
+    rig.attempts.settled(guilty.id, guilty.epoch)
     assert [record for record, _ in rig.journal.written] == [suspect.id]
 
 
@@ -240,8 +240,8 @@ async def test_a_refusal_takes_away_what_earlier_attempts_have_noted_and_else_no
     rig = AttemptRig()
     known, fresh = arrivals(P1, P1)
     rig.journal.left[known.id] = crashed(1)
-    assert len(rig.attempts.refused(known.record).beside) == 1
-    assert rig.attempts.refused(fresh.record).beside == ()
+    assert len(rig.attempts.refused(known.id).beside) == 1
+    assert rig.attempts.refused(fresh.id).beside == ()
 
 
 async def test_the_end_of_an_earlier_assignment_takes_nothing_from_the_next_one() -> None:
@@ -266,7 +266,7 @@ async def test_what_ends_while_it_waits_for_room_leaves_no_note() -> None:
     assert rig.attempts.ending(ended).beside == (), "nothing is noted of it, so nothing is to be taken away"
     await there_is_room(rig, lives)
     assert [record for record, _ in rig.journal.written] == [lives.id]
-    rig.attempts.settled(ended.record, ended.epoch)
+    rig.attempts.settled(ended.id, ended.epoch)
     await rig.acknowledged()
     assert [message.job.arrival.id for message in rig.let_in] == [lives.id]
 
@@ -281,7 +281,7 @@ async def test_a_choice_that_waits_for_room_when_its_request_ends_begins_it_no_s
     rig.attempts.stage(StageJob(1, fails, sequence=1))
     rig.attempts.stage(StageJob(2, lives))
     rig.attempts.ending(fails)
-    rig.attempts.settled(fails.record, fails.epoch)
+    rig.attempts.settled(fails.id, fails.epoch)
     await there_is_room(rig, lives)
     assert [record for record, _ in rig.journal.written] == [fails.id, lives.id]
     assert rig.attempts.statistics().begun == 1
@@ -313,7 +313,7 @@ async def test_a_suspect_that_ends_while_another_runs_never_begins() -> None:
         rig.attempts.stage(StageJob(0, each))
     assert len(rig.attempts.ending(held).beside) == 1
     rig.attempts.ending(runs)
-    rig.attempts.settled(runs.record, runs.epoch)
+    rig.attempts.settled(runs.id, runs.epoch)
     assert [record for record, _ in rig.journal.written] == [runs.id]
 
 
@@ -325,7 +325,7 @@ async def test_the_next_suspect_waits_for_room_in_the_journal_too() -> None:
         rig.attempts.take(each)
         rig.attempts.stage(StageJob(0, each))
     rig.journal.room.clear()
-    rig.attempts.settled(first.record, first.epoch)
+    rig.attempts.settled(first.id, first.epoch)
     assert [record for record, _ in rig.journal.written] == [first.id]
     await there_is_room(rig, second)
     assert [record for record, _ in rig.journal.written] == [first.id, second.id]
@@ -389,7 +389,7 @@ async def test_who_was_answered_in_time_leaves_no_note() -> None:
     rig.attempts.take(arrival)
     await begin(rig, arrival)
     rig.attempts.ending(arrival)
-    rig.attempts.settled(arrival.record, arrival.epoch)
+    rig.attempts.settled(arrival.id, arrival.epoch)
     rig.attempts.give_back()
     assert [note.running for _, note in rig.journal.written] == [True]
 

@@ -23,7 +23,12 @@ TEMPLATE = "{% for message in messages %}{{ message.role + ':' + message.content
 @dataclass
 class Taken:
     arrivals: list[Arrival] = field(default_factory=list)
+    records: list[InboundRecord] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+
+    def accept(self, arrival: Arrival, record: InboundRecord) -> None:
+        self.arrivals.append(arrival)
+        self.records.append(record)
 
 
 def take(case: BadInput) -> Taken:
@@ -33,7 +38,7 @@ def take(case: BadInput) -> Taken:
         default_reply_topic="inference.replies",
         trust_tenant_header=True,
         ttft_slo_s={},
-        accept=taken.arrivals.append,
+        accept=taken.accept,
         refuse=taken.refusals.append,
     )
     record = InboundRecord(RecordId("inference.p1", 0, 5), 1_790_000_000_000, case.key, case.value, case.headers)
@@ -57,7 +62,7 @@ def error_of(taken: Taken, prompts: PromptBuilder) -> RequestError:
         return taken.refusals[0].error
     (arrival,) = taken.arrivals
     with pytest.raises(RequestError) as caught:
-        prompts.prepare(arrival.record, arrival.headers)
+        prompts.prepare(taken.records[0], arrival.headers)
     return caught.value
 
 

@@ -16,7 +16,7 @@ P1 = PriorityClass.P1
 
 async def test_a_full_class_goes_on_when_its_partitions_leave_however_long_the_last_notes_take() -> None:
     noted = asyncio.Event()
-    residency = Residency({P1: 1.0}, max_rows=10, max_bytes=10**6)
+    residency = Residency({P1: 1.0}, max_rows=10, max_held_bytes=10**6)
     channel = ClassChannel(
         P1,
         WorkerConfig(),
@@ -55,7 +55,7 @@ async def test_being_told_of_partitions_makes_nobody_certain_of_them() -> None:
         KafkaSettings("127.0.0.1:1"),
         Catalogue(),
         ReplyTopics("deltas", "replies", "dlq"),
-        Residency({P1: 1.0}, max_rows=10, max_bytes=10**6),
+        Residency({P1: 1.0}, max_rows=10, max_held_bytes=10**6),
         instance="w",
         adopt=_unused,
         on_batch=lambda _topic, _records: None,

@@ -22,6 +22,7 @@ from workers.answers.usage import UsageWriter
 from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox
 from workers.engine.timeline import Timeline
+from workers.intake.payload_source import Missing
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.intake.sampling import TokenLogprobs
@@ -66,6 +67,8 @@ class Scene:
         self.deltas, self.writer = Deltas(), Writer()
         self.attempts = AttemptRig()
         self.outbox = Outbox(1_000_000, lambda: None)
+        self.asked: list[tuple[Arrival, Callable[[InboundRecord | Missing], None]]] = []
+        """Who needs whose record."""
         fakes: Any = {"deltas": self.deltas, "writers": {P1: self.writer}}
         self.egress = Egress(
             EgressConfig(**config),
@@ -75,6 +78,7 @@ class Scene:
             new_detokenizer=letter_detokenizer,
             attempts=self.attempts.attempts,
             token_bytes=token_bytes,
+            payload_of=lambda arrival, then: self.asked.append((arrival, then)),
             usage=usage,
             **fakes,
         )
@@ -90,10 +94,19 @@ class Scene:
         fields = {name: getattr(arrival, name) for name in arrival.__slots__}
         return Arrival(**fields | {"epoch": epoch}), prepared
 
+    def give(self, found: InboundRecord | Missing) -> None:
+        """To the one who asked."""
+        ((_, then),) = self.asked
+        then(found)
+
     async def run(self) -> None:
         """All that is in the outbox, to the end."""
         self.egress.close()
         await asyncio.wait_for(self.egress.run(), 5)
+
+
+def record_of(arrival: Arrival) -> InboundRecord:
+    return InboundRecord(arrival.id, arrival.timestamp_ms, b"key", b"{}", (("tenant", b"t"),))
 
 
 def end(tokens: int) -> Ending:
@@ -136,9 +149,8 @@ async def test_closing_publishes_what_the_engine_left() -> None:
         arrival, prepared = scene.request(f"r{number}")
         # The rig numbers its records from 0 each time: make them three records.
         fields = {name: getattr(arrival, name) for name in arrival.__slots__}
-        place = arrival.record.id._replace(offset=number)
-        record = type(arrival.record)(place, 0, None, b"{}", ())
-        scene.outbox.ended(Arrival(**fields | {"record": record}), prepared, end(0))
+        place = arrival.id._replace(offset=number)
+        scene.outbox.ended(Arrival(**fields | {"id": place}), prepared, end(0))
     await scene.run()
     assert len(scene.writer.terminals) == 3
 
@@ -182,8 +194,9 @@ async def test_a_request_that_moves_is_the_record_itself_and_can_be_answered_ins
     arrival, _ = scene.request("r")
     scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
     await scene.run()
+    scene.give(record_of(arrival))
     (terminal,) = scene.writer.terminals
-    assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", arrival.record.value)
+    assert (terminal.moves, terminal.reply.topic, terminal.reply.value) == (True, "inference.p3", b"{}")
     assert terminal.instead is not None
     failed = terminal.instead(terminal)
     assert (failed.moves, failed.reply.topic, dict(failed.reply.headers)["event"]) == (False, "r", b"error")
@@ -197,6 +210,7 @@ async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_t
     scene.attempts.attempts.take(arrival)
     scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
     await scene.run()
+    scene.give(record_of(arrival))
     (terminal,), (mark,) = scene.writer.terminals, scene.deltas.sent
     assert (dict(mark.headers)["event"], dict(mark.headers)["attempt"]) == (b"reset", b"3")
     assert terminal.after is not None, "the request waits until the stream is told so"
@@ -263,14 +277,45 @@ async def test_an_end_that_was_told_is_not_told_again() -> None:
 async def test_a_request_that_is_given_up_is_answered_and_kept_with_its_attempts() -> None:
     scene = Scene()
     arrival, _ = scene.request("r")
-    scene.egress.give_up(arrival, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    scene.egress.give_up(arrival, record_of(arrival), PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
     (terminal,) = scene.writer.terminals
     assert terminal.reply.value is not None
     error = orjson.loads(terminal.reply.value)["error"]
     assert (error["code"], error["status_code"]) == ("crashed", 500)
     (letter,) = terminal.beside
-    assert letter.topic == "q"
+    assert (letter.topic, letter.key, letter.value) == ("q", b"key", b"{}")
     assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"3"
+
+
+async def test_what_is_known_of_a_request_whose_record_is_gone_is_kept_all_the_same() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.egress.give_up(arrival, None, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    (letter,) = scene.writer.terminals[0].beside
+    headers = dict(letter.headers)
+    assert (headers["request-id"], headers["__dlq.errors.offset"]) == (b"r", b"%d" % arrival.id.offset)
+
+
+async def test_a_request_that_is_to_move_and_whose_record_is_gone_is_answered_so() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    assert not scene.writer.terminals
+    scene.give(Missing.GONE)
+    (terminal,) = scene.writer.terminals
+    assert not terminal.moves
+    assert orjson.loads(terminal.reply.value or b"")["error"]["code"] == "record_gone"
+
+
+async def test_a_request_that_is_to_move_and_went_to_another_worker_is_that_ones_to_move() -> None:
+    scene = Scene()
+    arrival, _ = scene.request("r")
+    scene.outbox.ended(arrival, None, Ending(Moved(PriorityClass.P3), Timeline(arrived_s=0.0), 0, 0))
+    await scene.run()
+    scene.give(Missing.UNWANTED)
+    assert not scene.writer.terminals
+    assert scene.outbox.undelivered_bytes == 0
 
 
 async def test_without_room_a_stream_coalesces() -> None:
@@ -319,7 +364,7 @@ def _logprobs(record: OutboundRecord) -> list[Any]:
 async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends() -> None:
     scene = Scene(delta_interval_ms=0)
     arrival, prepared = scene.request("stream")
-    ended = [replace(arrival, record=replace(arrival.record, id=arrival.id._replace(offset=1 + n))) for n in range(500)]
+    ended = [replace(arrival, id=arrival.id._replace(offset=1 + n)) for n in range(500)]
     cancelled = Ending(RequestError.cancelled(), Timeline(arrived_s=0.0, ended_s=1.0), 0, 0)
     for each in ended:
         scene.outbox.ended(each, None, cancelled)
@@ -332,5 +377,5 @@ async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends
     assert len(scene.writer.terminals) < len(ended)
     scene.egress.close()
     await asyncio.wait_for(running, 5)
-    assert [terminal.record.id for terminal in scene.writer.terminals] == [each.id for each in ended]
+    assert [terminal.record for terminal in scene.writer.terminals] == [each.id for each in ended]
     assert all(terminal.in_bulk for terminal in scene.writer.terminals)

@@ -54,7 +54,7 @@ class Gauntlet:
             default_reply_topic="inference.replies",
             trust_tenant_header=True,
             ttft_slo_s={},
-            accept=self._arrivals.append,
+            accept=lambda arrival, _record: self._arrivals.append(arrival),
             refuse=self._refusals.append,
         )
 
@@ -74,7 +74,7 @@ class Gauntlet:
             return f"refused {refusal.error.status_code}"
         (arrival,) = self._arrivals
         try:
-            prepared = prepare(self._prompts, arrival)
+            prepared = prepare(self._prompts, arrival, record)
         except RequestError as error:
             check_answer(answer(arrival.headers.request_id, arrival.headers.reply_topic, error), error)
             return f"staging refused {error.status_code}"

@@ -27,7 +27,7 @@ class Door:
             default_reply_topic="inference.replies",
             trust_tenant_header=trust,
             ttft_slo_s={P0: 0.3},
-            accept=self.arrivals.append,
+            accept=lambda arrival, _record: self.arrivals.append(arrival),
             refuse=self.refusals.append,
             monotonic_s=lambda: 100.0,
             wall_s=lambda: 1_000.0,

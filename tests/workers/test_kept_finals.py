@@ -46,7 +46,7 @@ class Scene:
         publication = Publication(arrival, None, ending=ending, bytes=1_024)
         acknowledged = asyncio.get_running_loop().create_future()
         acknowledged.set_result(None)
-        terminal = Terminal(reply, arrival.record, arrival.epoch, PriorityClass.P1, acknowledged, publication, (reply,))
+        terminal = Terminal(reply, arrival.id, arrival.epoch, PriorityClass.P1, acknowledged, publication, (reply,))
         return Settled(terminal, fate, 1.0, 2.0)
 
 
@@ -92,7 +92,7 @@ async def test_another_record_at_the_same_place_does_not_get_the_answer() -> Non
     settled = scene.settled()
     scene.kept.keep(settled)
     arrival = back(settled)
-    assert scene.kept.claim(replace(arrival, record=replace(arrival.record, value=b"other")), begun(1)) is None
+    assert scene.kept.claim(replace(arrival, body_bytes=arrival.body_bytes + 1), begun(1)) is None
     assert scene.dropped == [settled]
 
 
@@ -178,7 +178,7 @@ async def test_a_partition_that_goes_and_comes_back_gives_each_answer_once_and_r
     publication = Publication(arrival, None, ending=ENDED_WELL)
     port.owned = 2
     attempts.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, 1))
-    writer.put(Terminal(reply, arrival.record, 1, PriorityClass.P1, None, publication, last.beside))
+    writer.put(Terminal(reply, arrival.id, 1, PriorityClass.P1, None, publication, last.beside))
     running = asyncio.create_task(writer.run())
     await writer.wait_idle()
     assert (port.delivered, len(scene.kept)) == ([], 1)

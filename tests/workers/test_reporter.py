@@ -46,7 +46,7 @@ class Scene:
         assert ending is not None
         assert ending.timeline.ended_s is not None
         reply = self.reporter.record(0.0, self.snapshot(), self.rig.parts.engine.statistics())
-        terminal = Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, None, publication)
+        terminal = Terminal(reply, arrival.id, arrival.epoch, arrival.origin_class, None, publication)
         acknowledged_s = ending.timeline.ended_s + sent_after_s
         self.reporter.settled(Settled(terminal, Fate.DELIVERED, acknowledged_s, acknowledged_s), {"ttft": met})
 

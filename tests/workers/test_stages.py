@@ -14,7 +14,7 @@ from workers.telemetry.wall_clock import WallClock
 
 def stages(timeline: Timeline, timestamp_ms: int = -1) -> StageTimes:
     arrival = Rig().arrive("r")
-    arrival = replace(arrival, record=replace(arrival.record, timestamp_ms=timestamp_ms))
+    arrival = replace(arrival, timestamp_ms=timestamp_ms)
     return stage_times(arrival, timeline, WallClock())
 
 

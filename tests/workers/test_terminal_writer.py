@@ -10,7 +10,7 @@ import pytest
 
 from scheduling.priority import PriorityClass
 from topics.known_topics import RecordRefusedError
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from topics.record_producer import ProducerStatistics
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, Outcome, TerminalReply
@@ -69,7 +69,7 @@ class Scene:
         size: int = 10,
         **fields: Any,
     ) -> Terminal:
-        record = InboundRecord(RecordId("inference.p1", 0, offset), 0, None, b"{}", ())
+        record = RecordId("inference.p1", 0, offset)
         reply = OutboundRecord(topic, None, b"k", bytes(size))
         return Terminal(reply, record, 1, PriorityClass.P1, after, **fields)
 
@@ -83,7 +83,7 @@ class Scene:
 
     @property
     def fates(self) -> dict[int, Fate]:
-        return {each.terminal.record.id.offset: each.fate for each in self.settled}
+        return {each.terminal.record.offset: each.fate for each in self.settled}
 
 
 async def test_what_comes_while_a_batch_is_delivered_is_the_next_batch() -> None:

@@ -184,7 +184,7 @@ def test_a_fetched_batch_is_linked_to_the_sampled_of_its_messages() -> None:
     tracer = RequestTracer(provider.get_tracer("test"), WallClock(), {came.id.topic: "group"}, "client")
 
     def record(*headers: tuple[str, bytes]) -> InboundRecord:
-        return replace(came.record, headers=headers)
+        return InboundRecord(came.id, came.timestamp_ms, None, b"{}", headers)
 
     tracer.polled(came.id.topic, [record(), record(("traceparent", UNSAMPLED.encode()))])
     assert not exporter.get_finished_spans()

@@ -23,8 +23,8 @@ from topics.attempt_notes import PriorAttempts
 from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
 from topics.producer import DeltaProducer
-from topics.record import RecordId
-from topics.replies import OutboundRecord
+from topics.record import InboundRecord, RecordId
+from topics.replies import OutboundRecord, ReplyContext
 from topics.requeue import moved_record
 from topics.stage_times import StageTimes
 from workers.answers.answer_logprobs import AnswerLogprobs
@@ -40,6 +40,7 @@ from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox, Publication
 from workers.engine.stages import stage_times
 from workers.intake.ingress import Refusal
+from workers.intake.payload_source import Missing
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.telemetry.wall_clock import WallClock
@@ -65,11 +66,13 @@ class Egress:
         new_detokenizer: Callable[[], Detokenizer],
         attempts: Attempts,
         token_bytes: Callable[[int], bytes],
+        payload_of: Callable[[Arrival, Callable[[InboundRecord | Missing], None]], None],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
         usage: UsageWriter | None = None,
     ) -> None:
         """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
-        stands for. `on_tokens` is told of output tokens as they come."""
+        stands for. `payload_of` gives a request's record, now or later. `on_tokens` is told of output tokens as they
+        come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
@@ -79,6 +82,7 @@ class Egress:
         self._attempts = attempts
         self.contexts = ReplyContexts(topics, attempts.number)
         self._token_bytes = token_bytes
+        self._payload_of = payload_of
         self._clock = WallClock()
         self._on_tokens = on_tokens
         self._usage = usage
@@ -139,21 +143,26 @@ class Egress:
                 record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
             )
             reply = letter.encode(self._topics.dead_letters)
-        last = self._attempts.refused(record)
+        last = self._attempts.refused(record.id)
         self._writers[refusal.origin_class].put(
             Terminal(
-                *(reply, record, refusal.epoch, refusal.origin_class, last.written),
+                *(reply, record.id, refusal.epoch, refusal.origin_class, last.written),
                 beside=last.beside,
                 in_bulk=error.code in _ENDED_IN_BULK,
+                held_bytes=refusal.held_bytes,
             )
         )
 
-    def give_up(self, arrival: Arrival, prior: PriorAttempts) -> None:
-        """Answer a request that ends its workers, and keep it among the dead letters."""
+    def give_up(self, arrival: Arrival, record: InboundRecord | None, prior: PriorAttempts) -> None:
+        """Answer a request that ends its workers, and keep it among the dead letters; what is known of it where its
+        record is gone."""
         error = RequestError.crashed(prior.crashes)
         reply = self.contexts.of(arrival).error(error_body(error))
+        if record is None:
+            known = tuple(arrival.headers.encode())
+            record = InboundRecord(arrival.id, arrival.timestamp_ms, key=None, value=None, headers=known)
         letter = DeadLetter.of(
-            arrival.record,
+            record,
             group=self._groups[arrival.origin_class],
             delivery_count=prior.note.attempt,
             message=error.message,
@@ -161,7 +170,7 @@ class Egress:
         last = self._attempts.ending(arrival)
         beside = (letter.encode(self._topics.dead_letters), *last.beside)
         self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.record, arrival.epoch, arrival.origin_class, last.written, beside=beside)
+            Terminal(reply, arrival.id, arrival.epoch, arrival.origin_class, last.written, beside=beside)
         )
 
     def revoke(self, topic: str, partition: int, epoch: int) -> None:
@@ -306,7 +315,27 @@ class Egress:
             # The attempts before may have begun its stream, and nobody there knows of them.
             await self._room()
             told = self._deltas.send(context.begins_again())
-        record = moved_record(arrival.record, arrival.headers, self._topics.requests_of(moved.to))
+        self._payload_of(arrival, partial(self._send_moved, publication, moved, told, context))
+
+    def _send_moved(
+        self,
+        publication: Publication,
+        moved: Moved,
+        told: asyncio.Future[Any] | None,
+        context: ReplyContext,
+        found: InboundRecord | Missing,
+    ) -> None:
+        """Its record is at hand; or isn't any more, and then it is answered instead."""
+        arrival = publication.arrival
+        if found is Missing.UNWANTED:
+            self._outbox.delivered(publication)  # its partition is another worker's now
+            return
+        if isinstance(found, Missing):
+            assert publication.ending is not None
+            publication.ending = replace(publication.ending, reason=RequestError.record_gone())
+            self._fail(publication, None, publication.ending)
+            return
+        record = moved_record(found, arrival.headers, self._topics.requests_of(moved.to))
         refused = RequestError.internal(f"It was ordered to wait in class {moved.to.label}, whose topic takes nothing.")
         self._put(publication, record, told, instead=refused)
 
@@ -327,7 +356,7 @@ class Egress:
         assert ending is not None, f"{arrival.id} has not ended"
         last = self._attempts.ending(arrival)
         terminal = Terminal(
-            *(reply, arrival.record, arrival.epoch, arrival.origin_class, _all_of(told, last.written), publication),
+            *(reply, arrival.id, arrival.epoch, arrival.origin_class, _all_of(told, last.written), publication),
             beside=(*last.beside, *self._usage_of(publication, reply)),
             moves=isinstance(ending.reason, Moved),
             in_bulk=_in_bulk(ending),

@@ -19,7 +19,7 @@ from typing import Any
 from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
 from topics.known_topics import RecordRefusedError
-from topics.record import InboundRecord
+from topics.record import RecordId
 from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, TerminalReplies, TerminalReply
 from workers.answers.terminal_batches import TerminalBatches
@@ -50,7 +50,7 @@ class Terminal:
     """A terminal reply, and whose it is."""
 
     reply: OutboundRecord
-    record: InboundRecord
+    record: RecordId
     epoch: int
     """Of the assignment under which the record came."""
     origin_class: PriorityClass
@@ -66,6 +66,8 @@ class Terminal:
     """No reply, but the request itself on its way into another class."""
     in_bulk: bool = False
     """Ended by an order or the clock, with perhaps thousands of others: answers go before it."""
+    held_bytes: int = 0
+    """Of the record, which can't be let go of before this is delivered."""
 
     @property
     def records(self) -> tuple[OutboundRecord, ...]:
@@ -73,7 +75,7 @@ class Terminal:
 
     @property
     def partition(self) -> PartitionEpoch:
-        return PartitionEpoch(self.record.id.topic, self.record.id.partition, self.epoch)
+        return PartitionEpoch(self.record.topic, self.record.partition, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class TerminalWriter:
                 log.warning("a reply to %s was refused (%s): it goes to %s", reply.topic, refusal, self._topics.replies)
                 terminal = replace(terminal, reply=replace(reply, topic=self._topics.replies, partition=None))
             elif terminal.instead is not None:
-                log.warning("%s is answered with an error, for %s", terminal.record.id, refusal)
+                log.warning("%s is answered with an error, for %s", terminal.record, refusal)
                 terminal = terminal.instead(terminal)
             else:
                 raise refusal
@@ -170,4 +172,4 @@ class TerminalWriter:
 
 
 def _reply(terminal: Terminal) -> TerminalReply:
-    return TerminalReply(terminal.reply, terminal.partition, terminal.record.id.offset, terminal.beside)
+    return TerminalReply(terminal.reply, terminal.partition, terminal.record.offset, terminal.beside)

@@ -36,7 +36,7 @@ class UsageWriter:
             output_tokens=ending.output_tokens,
             cost=ending.cost,
             attempt=attempt,
-            arrived_at_ms=arrival.record.timestamp_ms,
+            arrived_at_ms=arrival.timestamp_ms,
             ended_at_ms=self._clock.ns(ended_s) // 1_000_000,
         )
         return usage.encode(self._topic, arrival.id)

@@ -26,7 +26,7 @@ from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.progress_journal import ProgressJournal
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from topics.record_producer import ProducerStoppedError
 from workers.answers.reply_stream import StreamStart
 from workers.attempts.begun import Begun, LastWords
@@ -309,16 +309,16 @@ class Attempts:
         # It ended before it was begun here; somebody may have begun it elsewhere.
         return self._last_of_prior(arrival.id, self._prior.pop(key, None))
 
-    def refused(self, record: InboundRecord) -> LastWords:
+    def refused(self, record: RecordId) -> LastWords:
         """The record that was just handed out will be no arrival."""
-        return self._last_of_prior(record.id, self._journal.prior(record.id))
+        return self._last_of_prior(record, self._journal.prior(record))
 
     def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
         return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
 
-    def settled(self, record: InboundRecord, epoch: int) -> None:
+    def settled(self, record: RecordId, epoch: int) -> None:
         """Its terminal reply is delivered, or another's to give."""
-        key = (record.id, epoch)
+        key = (record, epoch)
         self._begun.pop(key, None)
         self._next_suspect(key)
 

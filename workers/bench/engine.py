@@ -104,8 +104,10 @@ def run_workload(
     inbox = engine_inbox(config.ingress.max_rows)
     builder = PromptBuilder(model.tokenizer, model.limits, model.served_names)
 
-    def prepare(arrival: Arrival, sequence: int) -> Any:
-        return builder.prepare(arrival.record, arrival.headers, sequence)
+    records: dict[RecordId, InboundRecord] = {}
+
+    def prepare(arrival: Arrival, record: InboundRecord, sequence: int) -> Any:
+        return builder.prepare(record, arrival.headers, sequence)
 
     hasher = block_hasher(config.kv, model.runner, model.served_names[0], model.dtype)
     staging = Staging(prepare, inbox.put, sink.on_broken, hasher)
@@ -121,7 +123,7 @@ def run_workload(
         context_tokens=model.limits.context_tokens,
         outbox=outbox,
         inbox=inbox,
-        stage=staging.submit,
+        stage=lambda job: staging.submit(job, records[job.arrival.id]),
         hasher=hasher,
         new_detokenizer=sink.new_detokenizer,
         clock=time.monotonic,
@@ -134,7 +136,8 @@ def run_workload(
     def refuse(refusal: Refusal) -> None:
         raise refusal.error
 
-    def accept(arrival: Arrival) -> None:
+    def accept(arrival: Arrival, record: InboundRecord) -> None:
+        records[arrival.id] = record
         if watcher is not None:
             watcher.arrived(arrival)
         inbox.put(arrival)

@@ -115,7 +115,7 @@ class _Telemetry:
         assert publication.ending is not None
         arrival = publication.arrival
         reply = OutboundRecord("replies", None, None, b"{}", (("attempt", b"1"),))
-        terminal = Terminal(reply, arrival.record, arrival.epoch, PriorityClass.P2, publication=publication)
+        terminal = Terminal(reply, arrival.id, arrival.epoch, PriorityClass.P2, publication=publication)
         met = self._slos.record(arrival, publication.ending, now)
         self._requests.settled(Settled(terminal, Fate.DELIVERED, now, now), met)
         sent = ReplySent("replies", now, now, 2, transactional=True)

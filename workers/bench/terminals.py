@@ -142,7 +142,7 @@ class _Bench:
         reply = OutboundRecord(self._topics.replies, None, name.encode(), _VALUE, headers)
         tombstone = OutboundRecord(self._progress, record.id.partition, name.encode(), None)
         priority = PriorityClass.from_label(_LABEL)
-        self._writer.put(Terminal(reply, record, partition.epoch, priority, beside=(tombstone,)))
+        self._writer.put(Terminal(reply, record.id, partition.epoch, priority, beside=(tombstone,)))
 
     def _take_requests(self, partition: PartitionEpoch, records: Sequence[InboundRecord]) -> None:
         self._requests.extend((partition, record) for record in records)

@@ -192,7 +192,7 @@ async def _echo(servers: str) -> AsyncIterator[_Echo]:
 class _Counter:
     accepted: int = 0
 
-    def __call__(self, _arrival: object) -> None:
+    def __call__(self, _arrival: object, _record: object) -> None:
         self.accepted += 1
 
 

@@ -142,10 +142,13 @@ class EngineConfig(Section):
 
 
 class IngressConfig(Section):
-    max_rows: int = Field(100_000, ge=16)
-    """Requests read ahead of what runs, over all classes; beyond it the class's partitions are paused."""
+    max_rows: int = Field(500_000, ge=16)
+    """Requests read ahead of what runs, the same number of each class that is served; beyond it the class's partitions
+    are paused. One that waits takes about a kilobyte beside its payload."""
     max_bytes: int = Field(256 * 2**20, ge=2**20)
-    """Bytes of the payloads of those requests."""
+    """Bytes of the payloads of those requests in memory, divided between the classes by weight. Beyond it those are let
+    go of that are likely to run last, and read again from their topic before they run. Records that become dead letters
+    may hold as much beside, until a broker has them; then the class's partitions are paused."""
     max_record_bytes: int = Field(1_000_000, ge=1_000)
     """A larger record is answered with an error."""
     allowed_reply_topics: CommaList = ()

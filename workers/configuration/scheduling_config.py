@@ -72,8 +72,8 @@ class QuotasConfig(Section):
 
 class AdmissionConfig(Section):
     full: Literal["pause", "reject", "demote"] = "pause"
-    """When a class's queue is full: leave requests in Kafka (bounded by ingress.max_rows and max_bytes), answer them
-    with an error (503, with retry_after), or serve them in demote_to."""
+    """When a class's queue is full: leave requests in Kafka (bounded by ingress.max_rows), answer them with an error
+    (503, with retry_after), or serve them in demote_to."""
     max_queued: int | None = Field(None, ge=1)
     """Requests of a class that may wait, for reject and demote."""
     max_queued_cost: int | None = Field(None, ge=1)

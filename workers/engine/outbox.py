@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from topics.record import RecordId
 from workers.intake.prompt import PreparedRequest
-from workers.intake.request import Arrival, Ending
+from workers.intake.request import Arrival, Ending, Moved
 from workers.intake.sampling import TokenLogprobs
 
 __all__ = ["Outbox", "Publication"]
@@ -83,6 +83,8 @@ class Outbox:
             assert publication.ending is None, f"{arrival.id} ended twice"
             publication.ending = ending
             publication.bytes = _BYTES_PER_REPLY + _bytes_a_token(prepared) * ending.output_tokens
+            if isinstance(ending.reason, Moved):
+                publication.bytes += arrival.body_bytes  # it is sent itself
             self._undelivered_bytes += publication.bytes
 
     def flush(self) -> None:

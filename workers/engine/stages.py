@@ -14,7 +14,7 @@ __all__ = ["stage_times"]
 def stage_times(arrival: Arrival, timeline: Timeline, clock: WallClock) -> StageTimes:
     """A stage that it had not finished when it ended lasts until the end; those after it are absent."""
     arrived_s, ended_s = timeline.arrived_s, timeline.ended_s
-    read_ms, stamped_ms = clock.ns(arrived_s) / 1e6, arrival.record.timestamp_ms
+    read_ms, stamped_ms = clock.ns(arrived_s) / 1e6, arrival.timestamp_ms
     # A record without a timestamp has −1. Two machines' clocks may differ: less than nothing is nothing.
     ingress_s = max(0.0, read_ms - stamped_ms) / 1000 if stamped_ms >= 0 else None
     durations: list[float] = []

@@ -20,11 +20,9 @@ from workers.answers.terminal_writer import ReplyTopics, Settled, TerminalWriter
 from workers.configuration.config import WorkerConfig
 from workers.intake.residency import Residency
 
-__all__ = ["ClassChannel", "record_size"]
+__all__ = ["ClassChannel"]
 
 log = logging.getLogger(__name__)
-
-_RECORD_OVERHEAD_BYTES = 512
 
 
 class ClassChannel:
@@ -49,9 +47,10 @@ class ClassChannel:
         on_settled: Callable[[Settled], None],
     ) -> None:
         """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
-        each of them after that to `on_record`. `adopt`: is told what is committed of a partition before its first
-        record. `on_confirmed`: the group says that we are a member. `on_revoked`: a partition went to another worker,
-        and its requests with it; `given_back` returns when the next owner can know all that we leave it."""
+        each of them after that to `on_record`, which has it enter the residency. `adopt`: is told what is committed of
+        a partition before its first record. `on_confirmed`: the group says that we are a member. `on_revoked`: a
+        partition went to another worker, and its requests with it; `given_back` returns when the next owner can know
+        all that we leave it."""
         self._priority = priority
         self._residency = residency
         self._on_batch = on_batch
@@ -110,7 +109,6 @@ class ClassChannel:
             return  # not complete, so not committed: the next worker gets them
         self._on_batch(partition.topic, records)
         for record in records:
-            self._residency.enter(self._priority, partition.partition, partition.epoch, record_size(record))
             self._on_record(self._priority, partition.epoch, record)
         if self._residency.paused(self._priority):
             self.consumer.set_paused(True)
@@ -133,18 +131,13 @@ class ClassChannel:
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply is on the broker and its record complete; or it is another worker's to answer."""
-        record, partition = settled.terminal.record, settled.terminal.partition
+        terminal, partition = settled.terminal, settled.terminal.partition
         if settled.fate is not Fate.DELIVERED:
-            log.info("%s was answered, but its partition is gone: its next owner answers", record.id)
-        self._residency.leave(self._priority, partition.partition, partition.epoch, record_size(record))
+            log.info("%s was answered, but its partition is gone: its next owner answers", terminal.record)
+        self._residency.leave(self._priority, partition.partition, partition.epoch, terminal.held_bytes)
         self._resume_if_low()
         self._on_settled(settled)
 
     def _resume_if_low(self) -> None:
         if self._open and not self._residency.paused(self._priority):
             self.consumer.set_paused(False)
-
-
-def record_size(record: InboundRecord) -> int:
-    """What a record counts against the residency: its bytes and some hundred for the objects around them."""
-    return record.size_bytes + _RECORD_OVERHEAD_BYTES

@@ -19,6 +19,7 @@ from topics.headers import REPLY_TOPIC, REQUEUED, TIER, ReplyAddress, RequestHea
 from topics.record import InboundRecord
 from topics.validation import asked_sequences, request_kind
 from workers.configuration.config import IngressConfig
+from workers.intake.payloads import record_size
 from workers.intake.request import Arrival
 
 __all__ = ["Ingress", "IngressStatistics", "Refusal"]
@@ -46,6 +47,11 @@ class Refusal:
         What was cancelled is answered all the same: as a dead letter it might be sent again."""
         return self.address.identified or self.error.code == "cancelled"
 
+    @property
+    def held_bytes(self) -> int:
+        """What it keeps in memory until it is delivered: a dead letter has the record's bytes."""
+        return 0 if self.answerable else record_size(self.record)
+
 
 @dataclass(frozen=True, slots=True)
 class IngressStatistics:
@@ -66,7 +72,7 @@ class Ingress:
         default_reply_topic: str,
         trust_tenant_header: bool,
         ttft_slo_s: Mapping[PriorityClass, float | None],
-        accept: Callable[[Arrival], None],
+        accept: Callable[[Arrival, InboundRecord], None],
         refuse: Callable[[Refusal], None],
         cancelling: Callable[[str, str | None, str, int], Cancel | None] = _never,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -93,7 +99,7 @@ class Ingress:
             self._refuse_record(origin, epoch, record, error)
         else:
             self._accepted += 1
-            self._accept(arrival)
+            self._accept(arrival, record)
 
     def _refuse_record(self, origin: PriorityClass, epoch: int, record: InboundRecord, error: RequestError) -> None:
         code = error.code or str(error.status_code)
@@ -130,11 +136,12 @@ class Ingress:
         prompts, choices = asked_sequences(body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
-            record=record,
+            id=record.id,
+            timestamp_ms=record.timestamp_ms,
             epoch=epoch,
             headers=headers,
             origin_class=origin,
-            service_class=self._service_class(origin, headers, body, REQUEUED in dict(record.headers)),
+            service_class=self._service_class(origin, headers, body, record),
             tenant=tenant,
             flow=headers.flow_of(record.key) or "",
             arrived_s=now_s,
@@ -172,7 +179,7 @@ class Ingress:
 
     @staticmethod
     def _service_class(
-        origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any], requeued: bool
+        origin: PriorityClass, headers: RequestHeaders, body: Mapping[str, Any], record: InboundRecord
     ) -> PriorityClass:
         tier = None if headers.tier is None else PriorityClass.from_label(headers.tier)
         try:
@@ -184,7 +191,7 @@ class Ingress:
         if isinstance(wish, str) and wish.lower() in {member.label for member in PriorityClass}:
             wish = int(wish[1:])
         if isinstance(wish, int) and not isinstance(wish, bool) and wish in set(PriorityClass):
-            if requeued and wish < origin:
+            if wish < origin and REQUEUED in dict(record.headers):
                 return service  # it was said of the topic that it came from
             try:
                 service = max(service, service_class(origin, PriorityClass(wish)))

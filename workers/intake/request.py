@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from scheduling.priority import PriorityClass
+from topics.assignment import PartitionEpoch
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
-from topics.record import InboundRecord, RecordId
+from topics.record import RecordId
 from workers.answers.detokenizer import Detokenizer
 from workers.engine.ngram_lookup import NGramLookup
 from workers.engine.stop_strings import StopStrings
@@ -22,9 +23,13 @@ __all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Moved"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A well-shaped record, as ingress hands it to the engine. Times are of the worker's monotonic clock."""
+    """A well-shaped record, as ingress hands it to the engine; its bytes are elsewhere (`workers.intake.payloads`).
 
-    record: InboundRecord
+    Times are of the worker's monotonic clock."""
+
+    id: RecordId
+    timestamp_ms: int
+    """The record's, since the epoch."""
     epoch: int
     """Of the assignment under which its partition was read."""
     headers: RequestHeaders
@@ -49,13 +54,14 @@ class Arrival:
     """For each prompt; both as far as the body was read, and not checked yet."""
 
     @property
-    def id(self) -> RecordId:
-        return self.record.id
+    def assignment(self) -> PartitionEpoch:
+        """Under which its record was read."""
+        return PartitionEpoch(self.id.topic, self.id.partition, self.epoch)
 
     @property
     def sent_ms(self) -> int:
         """See `RequestHeaders.sent_ms`."""
-        return self.headers.sent_ms(self.record.timestamp_ms)
+        return self.headers.sent_ms(self.timestamp_ms)
 
     @property
     def sequences(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from kvcache.block_hash import BlockHasher
 from topics.errors import RequestError
+from topics.record import InboundRecord
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival
 
@@ -49,7 +50,7 @@ class Refused:
 class _Entry:
     urgency: int
     number: int
-    job: StageJob | None = field(compare=False)
+    work: tuple[StageJob, InboundRecord] | None = field(compare=False)
 
 
 _LAST = 1 << 30
@@ -63,13 +64,13 @@ class Staging:
 
     def __init__(
         self,
-        prepare: Callable[[Arrival, int], PreparedRequest],
+        prepare: Callable[[Arrival, InboundRecord, int], PreparedRequest],
         deliver: Callable[[Staged | Refused], None],
         on_broken: Callable[[BaseException], None],
         hasher: BlockHasher | None = None,
     ) -> None:
-        """`prepare` makes a sequence of an arrival and raises `RequestError` for what the client got wrong; `deliver`
-        must not block. Without `hasher` nothing is named, and so nothing found in the prefix cache.
+        """`prepare` makes a sequence of an arrival and its record, and raises `RequestError` for what the client got
+        wrong; `deliver` must not block. Without `hasher` nothing is named, and so nothing found in the prefix cache.
 
         `on_broken` is called from the thread when it ends by an error: nothing will be staged any more.
         """
@@ -85,8 +86,8 @@ class Staging:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, job: StageJob) -> None:
-        self._jobs.put(_Entry(int(job.arrival.origin_class), next(self._numbers), job))
+    def submit(self, job: StageJob, record: InboundRecord) -> None:
+        self._jobs.put(_Entry(int(job.arrival.origin_class), next(self._numbers), (job, record)))
 
     def stop(self) -> None:
         """Finish the job at hand, drop the rest, end the thread."""
@@ -96,15 +97,15 @@ class Staging:
 
     def _run(self) -> None:
         try:
-            while (job := self._jobs.get().job) is not None and not self._stopping:
-                self._deliver(self._stage(job))
+            while (work := self._jobs.get().work) is not None and not self._stopping:
+                self._deliver(self._stage(*work))
         except BaseException as error:
             log.exception("staging broke")
             self._on_broken(error)
 
-    def _stage(self, job: StageJob) -> Staged | Refused:
+    def _stage(self, job: StageJob, record: InboundRecord) -> Staged | Refused:
         try:
-            prepared = self._prepare(job.arrival, job.sequence)
+            prepared = self._prepare(job.arrival, record, job.sequence)
             names: list[int] = []
             if self._hasher is not None:
                 names = self._hasher.names(prepared.prompt_token_ids, job.arrival.tenant)

@@ -14,6 +14,7 @@ Request ids belong into spans.
 
 from workers.telemetry.metric import Kind, Metric
 from workers.telemetry.metric_conventions import DURATION_BOUNDS, TOKEN_BOUNDS
+from workers.telemetry.metric_lookahead import LOOKAHEAD
 
 __all__ = ["OURS"]
 
@@ -60,19 +61,6 @@ INTER_TOKEN_GAP = Metric(
     _CLASS,
     "Between two tokens of one request, time in which it was suspended included.",
     (0.005, *TOKEN_BOUNDS, 5.0, 10.0, 30.0, 60.0, 300.0),
-)
-LOOKAHEAD_ROWS = Metric(
-    "headrace.lookahead.rows", "{request}", _GAUGE, _CLASS, "Requests read from Kafka and not answered."
-)
-LOOKAHEAD_ROWS_LIMIT = Metric(
-    "headrace.lookahead.rows.limit", "{request}", _GAUGE, _CLASS, "At so many the class's partitions pause."
-)
-LOOKAHEAD_BYTES = Metric("headrace.lookahead.size", "By", _GAUGE, _CLASS, "Their bytes.")
-LOOKAHEAD_BYTES_LIMIT = Metric(
-    "headrace.lookahead.size.limit", "By", _GAUGE, _CLASS, "At so many the class's partitions pause."
-)
-LOOKAHEAD_PAUSED = Metric(
-    "headrace.lookahead.paused", "1", _GAUGE, _CLASS, "1 while the class's partitions are paused, else 0."
 )
 
 # --- who gets what, and who lends -------------------------------------------------------------------------------------
@@ -334,11 +322,7 @@ OURS = (
     OLDEST_AGE,
     WAIT_TIME,
     INTER_TOKEN_GAP,
-    LOOKAHEAD_ROWS,
-    LOOKAHEAD_ROWS_LIMIT,
-    LOOKAHEAD_BYTES,
-    LOOKAHEAD_BYTES_LIMIT,
-    LOOKAHEAD_PAUSED,
+    *LOOKAHEAD,
     REQUESTS,
     REJECTED,
     TOKENS,

@@ -170,7 +170,7 @@ class RequestTracer:
         of_a_job = arrival.headers.job_id is not None
         if context.is_valid and not of_a_job:
             return None, producer
-        trace_id = request_trace_id(arrival.id, arrival.record.timestamp_ms)
+        trace_id = request_trace_id(arrival.id, arrival.timestamp_ms)
         if context.is_valid and not context.trace_flags.sampled and not self._kept:
             own = SpanContext(trace_id, context.span_id, is_remote=True, trace_flags=context.trace_flags)
             return None, trace.set_span_in_context(trace.NonRecordingSpan(own))
@@ -190,7 +190,7 @@ class RequestTracer:
         reply: ReplySent,
         missed: tuple[str, ...],
     ) -> Span:
-        topic, stamp, attempt = arrival.id.topic, arrival.record.timestamp_ms, reply.attempt
+        topic, stamp, attempt = arrival.id.topic, arrival.timestamp_ms, reply.attempt
         attributes = {**self._message(arrival), **whose, NAMES["attempt"]: attempt}
         if missed:
             attributes[NAMES["missed"]] = missed

@@ -23,11 +23,14 @@ from topics.control_log import ControlDesk
 from topics.control_records import PauseOrder, control_key
 from topics.headers import RequestHeaders
 from topics.kafka_settings import KafkaSettings
+from topics.stage_times import SERVER_TIMING, StageTimes
+from workers.intake.residency import Bound
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 BODY: dict[str, Any] = {"prompt": [100, 101, 102], "temperature": 0, "ignore_eos": True}
-SIZES = [1_500, pytest.param(100_000, marks=pytest.mark.long)]
+LONG = pytest.mark.long
+SIZES = [1_500, pytest.param(100_000, marks=LONG)]
 SLOTS = 16
 
 
@@ -37,12 +40,15 @@ async def eventually(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def flood(workers: SleepingWorkers, label: str, count: int, tenant: Callable[[int], str], tokens: int) -> None:
-    """`count` requests into partition 0 of a class."""
+async def flood(
+    workers: SleepingWorkers, label: str, count: int, tenant: Callable[[int], str], tokens: int, padding: int = 0
+) -> None:
+    """`count` requests into partition 0 of a class, so much longer than they need be."""
     value = orjson.dumps(BODY | {"max_tokens": tokens})
     async with AIOKafkaProducer(bootstrap_servers=workers.bootstrap_servers, linger_ms=5) as producer:
         for number in range(count):
-            headers = [("request-id", b"flood%d" % number), ("tenant", tenant(number).encode())]
+            name = b"flood%d" % number
+            headers = [("request-id", name), ("tenant", tenant(number).encode()), ("padding", bytes(padding))]
             sent = await producer.send(f"{workers.prefix}.{label}", value, partition=0, headers=headers)
         await sent
 
@@ -58,24 +64,48 @@ async def answer_s(client: HeadraceClient, name: str, priority: str, tenant: str
     return time.monotonic() - started_s
 
 
-@pytest.mark.parametrize("count", SIZES)
-async def test_a_job_hides_nobody_behind_it(workers: SleepingWorkers, count: int) -> None:
-    """Tenant A's job fills the partition; then one record of tenant B comes into the same partition, and runs next."""
+async def ingress_times_ms(workers: SleepingWorkers) -> dict[str, list[float]]:
+    """From the record's time stamp to when the worker had read it, by what the request ids begin with."""
+    times: dict[str, list[float]] = {"idle": [], "full": []}
+    for reply in await read_topic(workers.bootstrap_servers, f"{workers.prefix}.replies"):
+        headers = dict(reply.headers)
+        name = headers["request-id"].decode()
+        if name[:4] in times:
+            stages = StageTimes.decode_header(headers[SERVER_TIMING])
+            assert stages is not None
+            assert stages.ingress is not None
+            times[name[:4]].append(1000 * stages.ingress)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("count", "ingress"),
+    [(5_000, {"max_bytes": 2**20}), pytest.param(100_000, {}, marks=LONG)],
+    ids=["in a small budget", "as shipped"],
+)
+async def test_a_job_hides_nobody_behind_it(workers: SleepingWorkers, count: int, ingress: dict[str, int]) -> None:
+    """Tenant A's job fills the partition, with more bytes than are kept; then one record of tenant B comes into the
+    same partition, and runs next."""
     before_bytes = psutil.Process().memory_info().rss
-    async with workers.run(partitions=1, ingress={"max_rows": 2 * count}) as running, workers.client() as client:
+    async with workers.run(partitions=1, ingress=ingress) as running, workers.client() as client:
         started_s = time.monotonic()
-        await flood(workers, "p1", count, lambda _number: "A", tokens=200)
+        padding = 3_000 if not ingress else 0
+        await flood(workers, "p1", count, lambda _number: "A", tokens=200, padding=padding)
         await eventually(lambda: rows(running, PriorityClass.P1) >= count - 4 * SLOTS)
         indexed_s = time.monotonic() - started_s
         grown_bytes = psutil.Process().memory_info().rss - before_bytes
         ended_before = running.worker.statistics().engine.ended
         took_s = await answer_s(client, "B", "p1", "B")
         passed = running.worker.statistics().engine.ended - ended_before
+        held = running.worker.statistics().payloads[PriorityClass.P1].payloads
         print(
-            f"\n{count} requests of A indexed in {indexed_s:.1f} s, {grown_bytes / count / 1024:.1f} KiB each; "
+            f"\n{count} requests of A indexed in {indexed_s:.1f} s, {grown_bytes / count / 1024:.2f} KiB of memory "
+            f"each, {held.evicted} without their payload, {held.bytes / 2**20:.1f} MiB of payloads kept; "
             f"B answered {took_s:.2f} s after it was sent, {passed} of A ended meanwhile"
         )
         assert passed <= 4 * SLOTS, "B stood behind A"
+        assert held.evicted > count // 10
+        assert held.bytes <= held.max_bytes
         await client.cancel(tenant="A")
 
 
@@ -89,11 +119,13 @@ async def test_a_class_at_its_bounds_leaves_the_others_their_room(workers: Sleep
         await eventually(lambda: running.worker.statistics().residency[PriorityClass.P3].paused)
         full_s = [await answer_s(client, f"full{n}", "p0", "urgent") for n in range(20)]
         residency = running.worker.statistics().residency
+        ingress_ms = await ingress_times_ms(workers)
         print(
-            f"\nP0 answered in {1000 * statistics.median(idle_s):.0f} ms on an idle worker, in "
-            f"{1000 * statistics.median(full_s):.0f} ms beside {residency[PriorityClass.P3].rows} rows of P3"
+            f"\nP0 was read {statistics.median(ingress_ms['idle']):.1f} ms after it was sent on an idle worker, "
+            f"{statistics.median(ingress_ms['full']):.1f} ms beside {residency[PriorityClass.P3].rows} rows of P3; "
+            f"answered in {1000 * statistics.median(idle_s):.0f} and {1000 * statistics.median(full_s):.0f} ms"
         )
-        assert residency[PriorityClass.P3].pauses > 0
+        assert residency[PriorityClass.P3].paused_by is Bound.ROWS
         assert running.worker.statistics().consumers[PriorityClass.P3].unread > 0, "P3 was answered meanwhile"
         for number in range(7):
             await client.cancel(tenant=f"t{number}")
