@@ -37,7 +37,16 @@ def run(*records: RequestRecord) -> RunRecord:
         "decode_tokens": 40,
         "lost_tokens": 30,
         "recomputed_tokens": 25,
-        "suspensions": SuspensionStatistics(0, 0, 0, 0, 0, 0, None),
+        "suspensions": SuspensionStatistics(
+            preemptions=0,
+            swapped=0,
+            lost_tokens=0,
+            swapped_tokens=0,
+            swap_cost_tokens=0,
+            demotions=0,
+            past_budget=0,
+            rule=None,
+        ),
         "step_time": StepTimeStatistics(LinearStepTime(), 0, 0.0),
     }
     return RunRecord(
