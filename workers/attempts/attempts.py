@@ -75,10 +75,10 @@ class Attempts:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
-        `go_on`, in its place, of a stream that an earlier attempt has begun. `answered`: that attempt has its
-        answer, and it is given now. `call_soon`: on the event loop, from any
-        thread. `on_broken`: the journal takes nothing any more. `full`: no more records of the class come for now.
-        `certain`: its partitions are still this worker's, for sure."""
+        `go_on`, in its place, of a stream that an earlier attempt has begun. `answered`: that attempt has its answer,
+        and it is given now. `call_soon`: on the event loop, from any thread. `on_broken`: the journal takes nothing any
+        more. `full`: no more records of the class come for now. `certain`: its partitions are still this worker's, for
+        sure."""
         self._journal = journal
         self._accept = accept
         self._stage = stage
