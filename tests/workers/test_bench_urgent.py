@@ -1,5 +1,6 @@
 """The figures of `bench urgent`, on phases made by hand: no broker, no model."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,15 @@ def test_an_urgent_request_must_have_met_a_full_engine_and_work_that_waits() -> 
         with pytest.raises(NoLoadError, match="give more --requests"):
             check_load(phase(*requests), slots=True)
     check_load(phase(running[0], waiting, urgent), slots=False)
+
+
+def test_of_many_slots_a_few_may_be_between_two_requests() -> None:
+    waiting, urgent = request(1.0, 15.0, 30.0), request(10.1, 10.5, 11.0, urgent=True)
+    many = replace(phase(waiting, urgent), max_sequences=64)
+    for running, met in ((61, True), (60, False)):
+        of_phase = replace(many, requests=(*(request(1.0, 2.0, 20.0) for _ in range(running)), waiting, urgent))
+        with nullcontext() if met else pytest.raises(NoLoadError):
+            assert check_load(of_phase, slots=True).running == running
 
 
 def test_one_that_is_suspended_does_not_run() -> None:
