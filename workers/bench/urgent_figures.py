@@ -58,7 +58,10 @@ class Full:
 
 def check_load(phase: Phase, *, slots: bool) -> Full:
     """What each urgent request met when it came. `slots`: the running limit must have been reached, but for the slot
-    that is left to urgent ones and those that change hands (a twentieth of all); else only that work waited. Raises `NoLoadError`."""
+    that is left to urgent ones and those that change hands (a twentieth of all); else only that work waited.
+
+    Raises `NoLoadError`.
+    """
     least = Full(phase.max_sequences, len(phase.requests))
     full = phase.max_sequences - max(1, phase.max_sequences // _CHANGE_HANDS)
     for number, request in enumerate((one for one in phase.requests if one.urgent), 1):
