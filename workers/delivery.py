@@ -27,7 +27,9 @@ from topics.record_fetcher import RecordFetcher
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.answers.egress import Egress
 from workers.answers.kept_finals import KeptFinals
+from workers.answers.reply_contexts import ReplyContexts
 from workers.answers.terminal_writer import ReplyTopics, Settled
+from workers.answers.unserved import Unserved
 from workers.answers.usage import UsageWriter
 from workers.attempts.attempts import Attempts
 from workers.attempts.continuing import Continuing
@@ -144,15 +146,20 @@ class Delivery:
             )
             for priority in classes
         }
+        writers = {priority: channel.writer for priority, channel in self.channels.items()}
+        contexts = ReplyContexts(topics, self.attempts.number)
+        self._unserved = Unserved(
+            topics=topics, writers=writers, groups=groups, contexts=contexts, attempts=self.attempts
+        )
         self.egress = Egress(
             config.egress,
             outbox=computing.outbox,
             topics=topics,
             deltas=self.deltas,
-            writers={priority: channel.writer for priority, channel in self.channels.items()},
-            groups=groups,
+            writers=writers,
             new_detokenizer=computing.new_detokenizer,
             attempts=self.attempts,
+            contexts=contexts,
             on_tokens=telemetry.tokens,
             usage=UsageWriter(catalogue.usage, WallClock()) if config.telemetry.usage_records else None,
             token_bytes=computing.new_detokenizer.token_bytes,
@@ -163,14 +170,14 @@ class Delivery:
             self.deltas,
             LogReader(kafka, "deltas-told"),
             topics.deltas,
-            context=lambda message: self.egress.contexts.of(message.job.arrival),
+            context=lambda message: contexts.of(message.job.arrival),
             new_detokenizer=computing.new_detokenizer,
             let_in=computing.put,
         )
         rules = DeadLetterRules(**dict(config.dead_letters))
         limit = DeadLetterLimit(kafka, rules, letters=topics.dead_letters, replies=topics.replies)
         self._giving_up = GivingUp(
-            limit, self.egress.give_up, lambda arrival: self.payloads[arrival.origin_class].get(arrival)
+            limit, self._unserved.give_up, lambda arrival: self.payloads[arrival.origin_class].get(arrival)
         )
         self._besides: list[asyncio.Task[None]] = []
         """They have no end of their own."""
@@ -272,7 +279,7 @@ class Delivery:
         place = refusal.record.id
         self.residency.enter(refusal.origin_class, place.partition, refusal.epoch, refusal.held_bytes)
         self._telemetry.refused(refusal)
-        self.egress.refuse(refusal)
+        self._unserved.refuse(refusal)
 
     def _go_on(self, message: Staged) -> None:
         self._continuing.put(message)

@@ -16,8 +16,10 @@ from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord
 from topics.usage import UsageRecord
 from workers.answers.egress import Egress
+from workers.answers.reply_contexts import ReplyContexts
 from workers.answers.reply_stream import StreamStart
 from workers.answers.terminal_writer import ReplyTopics, Terminal
+from workers.answers.unserved import Unserved
 from workers.answers.usage import UsageWriter
 from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox
@@ -69,18 +71,23 @@ class Scene:
         self.outbox = Outbox(1_000_000, lambda: None)
         self.asked: list[tuple[Arrival, Callable[[InboundRecord | Missing], None]]] = []
         """Who needs whose record."""
-        fakes: Any = {"deltas": self.deltas, "writers": {P1: self.writer}}
+        writers: Any = {P1: self.writer}
+        deltas: Any = self.deltas
+        topics, attempts = ReplyTopics("d", "r", "q"), self.attempts.attempts
+        contexts = ReplyContexts(topics, attempts.number)
+        self.unserved = Unserved(topics=topics, writers=writers, groups={P1: "g"}, contexts=contexts, attempts=attempts)
         self.egress = Egress(
             EgressConfig(**config),
             outbox=self.outbox,
-            topics=ReplyTopics("d", "r", "q"),
-            groups={P1: "g"},
+            topics=topics,
+            deltas=deltas,
+            writers=writers,
+            contexts=contexts,
             new_detokenizer=letter_detokenizer,
-            attempts=self.attempts.attempts,
+            attempts=attempts,
             token_bytes=token_bytes,
             payload_of=lambda arrival, then: self.asked.append((arrival, then)),
             usage=usage,
-            **fakes,
         )
 
     def request(self, request_id: str, epoch: int = 1) -> tuple[Arrival, PreparedRequest]:
@@ -277,7 +284,7 @@ async def test_an_end_that_was_told_is_not_told_again() -> None:
 async def test_a_request_that_is_given_up_is_answered_and_kept_with_its_attempts() -> None:
     scene = Scene()
     arrival, _ = scene.request("r")
-    scene.egress.give_up(arrival, record_of(arrival), PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    scene.unserved.give_up(arrival, record_of(arrival), PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
     (terminal,) = scene.writer.terminals
     assert terminal.reply.value is not None
     error = orjson.loads(terminal.reply.value)["error"]
@@ -290,7 +297,7 @@ async def test_a_request_that_is_given_up_is_answered_and_kept_with_its_attempts
 async def test_what_is_known_of_a_request_whose_record_is_gone_is_kept_all_the_same() -> None:
     scene = Scene()
     arrival, _ = scene.request("r")
-    scene.egress.give_up(arrival, None, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
+    scene.unserved.give_up(arrival, None, PriorAttempts(AttemptNote(3, 0, crashes=2), ended=False))
     (letter,) = scene.writer.terminals[0].beside
     headers = dict(letter.headers)
     assert (headers["request-id"], headers["__dlq.errors.offset"]) == (b"r", b"%d" % arrival.id.offset)

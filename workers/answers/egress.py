@@ -19,8 +19,6 @@ from functools import partial
 from typing import Any
 
 from scheduling.priority import PriorityClass
-from topics.attempt_notes import PriorAttempts
-from topics.dead_letters import DeadLetter
 from topics.errors import RequestError
 from topics.producer import DeltaProducer
 from topics.record import InboundRecord, RecordId
@@ -33,13 +31,12 @@ from workers.answers.growing_reply import GrowingReply
 from workers.answers.reply_body import ReplyBody, error_body
 from workers.answers.reply_contexts import ReplyContexts
 from workers.answers.reply_stream import ReplyStream
-from workers.answers.terminal_writer import ReplyTopics, Terminal, TerminalWriter
+from workers.answers.terminal_writer import ReplyTopics, Terminal, TerminalWriter, ended_in_bulk
 from workers.answers.usage import UsageWriter
 from workers.attempts.attempts import Attempts
 from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox, Publication
 from workers.engine.stages import stage_times
-from workers.intake.ingress import Refusal
 from workers.intake.payload_source import Missing
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
@@ -49,8 +46,6 @@ __all__ = ["Egress"]
 
 _PUBLICATIONS_A_TURN = 32
 """Some milliseconds."""
-_ENDED_IN_BULK = frozenset({"cancelled", "expired"})
-"""Errors by an order or the clock: they seldom come alone."""
 
 
 class Egress:
@@ -62,25 +57,23 @@ class Egress:
         topics: ReplyTopics,
         deltas: DeltaProducer,
         writers: Mapping[PriorityClass, TerminalWriter],
-        groups: Mapping[PriorityClass, str],
         new_detokenizer: Callable[[], Detokenizer],
         attempts: Attempts,
+        contexts: ReplyContexts,
         token_bytes: Callable[[int], bytes],
         payload_of: Callable[[Arrival, Callable[[InboundRecord | Missing], None]], None],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
         usage: UsageWriter | None = None,
     ) -> None:
-        """`groups`: the consumer group of each class, for the dead letters' headers. `token_bytes`: what a token
-        stands for. `payload_of` gives a request's record, now or later. `on_tokens` is told of output tokens as they
-        come."""
+        """`token_bytes`: what a token stands for. `payload_of` gives a request's record, now or later. `on_tokens` is
+        told of output tokens as they come."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
         self._writers = writers
-        self._groups = groups
         self._new_detokenizer = new_detokenizer
         self._attempts = attempts
-        self.contexts = ReplyContexts(topics, attempts.number)
+        self._contexts = contexts
         self._token_bytes = token_bytes
         self._payload_of = payload_of
         self._clock = WallClock()
@@ -116,6 +109,7 @@ class Egress:
         await self._publish_new()
         while self._ended_in_bulk:
             await self._publish_in_bulk()
+            await asyncio.sleep(0)
 
     async def _publish_new(self) -> None:
         for number, publication in enumerate(self._outbox.take_all(), start=1):
@@ -131,47 +125,6 @@ class Egress:
         """Some of them."""
         for _ in range(min(_PUBLICATIONS_A_TURN, len(self._ended_in_bulk))):
             await self._publish(self._ended_in_bulk.popleft())
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Answer a record that ingress refused; one that nobody could recognise goes to the dead letters."""
-        record, error = refusal.record, refusal.error
-        reply: OutboundRecord
-        if refusal.answerable:
-            reply = self.contexts.of_refused(refusal.address).error(error_body(error))
-        else:
-            letter = DeadLetter.of(
-                record, group=self._groups[refusal.origin_class], delivery_count=1, message=error.message
-            )
-            reply = letter.encode(self._topics.dead_letters)
-        last = self._attempts.refused(record.id)
-        self._writers[refusal.origin_class].put(
-            Terminal(
-                *(reply, record.id, refusal.epoch, refusal.origin_class, last.written),
-                beside=last.beside,
-                in_bulk=error.code in _ENDED_IN_BULK,
-                held_bytes=refusal.held_bytes,
-            )
-        )
-
-    def give_up(self, arrival: Arrival, record: InboundRecord | None, prior: PriorAttempts) -> None:
-        """Answer a request that ends its workers, and keep it among the dead letters; what is known of it where its
-        record is gone."""
-        error = RequestError.crashed(prior.crashes)
-        reply = self.contexts.of(arrival).error(error_body(error))
-        if record is None:
-            known = tuple(arrival.headers.encode())
-            record = InboundRecord(arrival.id, arrival.timestamp_ms, key=None, value=None, headers=known)
-        letter = DeadLetter.of(
-            record,
-            group=self._groups[arrival.origin_class],
-            delivery_count=prior.note.attempt,
-            message=error.message,
-        )
-        last = self._attempts.ending(arrival)
-        beside = (letter.encode(self._topics.dead_letters), *last.beside)
-        self._writers[arrival.origin_class].put(
-            Terminal(reply, arrival.id, arrival.epoch, arrival.origin_class, last.written, beside=beside)
-        )
 
     def revoke(self, topic: str, partition: int, epoch: int) -> None:
         """The partition is another worker's now: drop its unfinished streams, and what the engine still says of them.
@@ -241,7 +194,7 @@ class Egress:
 
     def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
         body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
-        return GrowingReply(self.contexts.of(arrival), body, self._attempts.start_of(arrival))
+        return GrowingReply(self._contexts.of(arrival), body, self._attempts.start_of(arrival))
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop else self._new_detokenizer()
@@ -274,7 +227,7 @@ class Egress:
         arrival, told = publication.arrival, None
         assert ending.error is not None
         if reply is None:
-            context = self.contexts.of(arrival)
+            context = self._contexts.of(arrival)
         else:
             del self._replies[arrival.id]
             context, told = reply.context, reply.last_acknowledgement
@@ -310,7 +263,7 @@ class Egress:
         """It waits in another class from now on, and is answered from there."""
         arrival, told = publication.arrival, None
         self._replies.pop(arrival.id, None)
-        context = self.contexts.of(arrival)
+        context = self._contexts.of(arrival)
         if context.attempt > 1:
             # The attempts before may have begun its stream, and nobody there knows of them.
             await self._room()
@@ -372,7 +325,7 @@ class Egress:
         assert publication.ending is not None, "it has ended"
         publication.ending = replace(publication.ending, reason=error)
         stages = self._stages(publication.arrival, publication.ending)
-        context = self.contexts.of(publication.arrival)
+        context = self._contexts.of(publication.arrival)
         if not terminal.moves:
             context = replace(context, attempt=attempt)  # it may have been kept since it ran
         reply = context.error(error_body(error), stages)
@@ -401,7 +354,7 @@ class Egress:
 
 def _in_bulk(ending: Ending) -> bool:
     """Perhaps with thousands of others."""
-    return isinstance(ending.reason, Moved) or (ending.error is not None and ending.error.code in _ENDED_IN_BULK)
+    return isinstance(ending.reason, Moved) or (ending.error is not None and ended_in_bulk(ending.error))
 
 
 def _all_of(*acknowledgements: asyncio.Future[Any] | None) -> asyncio.Future[Any] | None:

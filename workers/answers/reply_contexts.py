@@ -1,7 +1,7 @@
 """Where the replies to a request go, and what they all carry.
 
 Knows our own topics, a request's headers and which attempt it is. Does not know what replies say
-(`workers.answers.egress`).
+(`workers.answers.egress`, `workers.answers.unserved`).
 """
 
 from collections.abc import Callable

@@ -18,6 +18,7 @@ from typing import Any
 
 from scheduling.priority import PriorityClass
 from topics.assignment import PartitionEpoch
+from topics.errors import RequestError
 from topics.known_topics import RecordRefusedError
 from topics.record import RecordId
 from topics.replies import OutboundRecord
@@ -25,9 +26,16 @@ from topics.terminal_replies import Fate, TerminalReplies, TerminalReply
 from workers.answers.terminal_batches import TerminalBatches
 from workers.engine.outbox import Publication
 
-__all__ = ["ReplyTopics", "Settled", "Terminal", "TerminalWriter"]
+__all__ = ["ReplyTopics", "Settled", "Terminal", "TerminalWriter", "ended_in_bulk"]
 
 log = logging.getLogger(__name__)
+
+_ENDED_IN_BULK = frozenset({"cancelled", "expired"})
+
+
+def ended_in_bulk(error: RequestError) -> bool:
+    """Whether an order or the clock ended it, perhaps with thousands of others."""
+    return error.code in _ENDED_IN_BULK
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,12 +155,13 @@ class PayloadSource:
     def revoke(self, partition: PartitionEpoch) -> None:
         """It is another worker's now: who waits for one of its records is told so."""
         self.payloads.revoke(partition)
+        # Thousands may wait while the broker is away: each is looked at once.
         asked_for = [*self._waiting, *(asked for together in self._round.values() for asked in together)]
         unwanted = [asked for asked in asked_for if asked.arrival.assignment == partition]
         if unwanted:
-            self._waiting = deque(asked for asked in self._waiting if asked not in unwanted)
+            self._waiting = deque(asked for asked in self._waiting if asked.arrival.assignment != partition)
             for place, together in self._round.items():
-                self._round[place] = [asked for asked in together if asked not in unwanted]
+                self._round[place] = [asked for asked in together if asked.arrival.assignment != partition]
         for asked in unwanted:
             asked.then(Missing.UNWANTED)
         if not self._sweeping:

@@ -1,5 +1,8 @@
 """What the widest step takes of a device's memory besides weights and KV: measured, by running it.
 
+Widest in tokens and sequences: all are short prompts, so what plain torch attention gathers of a long context is not in
+it (flash-attention gathers nothing). A step that finds no memory all the same is computed in pieces.
+
 Knows a step's width and how torch counts what a CUDA device has given out. Does not know the pool or the model. **No
 GPU has run the meter yet**: the tests measure with one of their own.
 """
