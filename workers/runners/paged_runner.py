@@ -10,9 +10,10 @@ small model costs as much as several of its layers.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -63,6 +64,20 @@ class PackedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class _Begun:
+    """A forward that was begun ahead."""
+
+    sequences: Sequence[SequenceInput]
+    logits: torch.Tensor
+    """[rows, vocabulary]: of each sequence its token's, and those of the tokens guessed behind it."""
+    first_rows: tuple[int, ...]
+    """Of each sequence."""
+
+    def rows(self, place: int) -> range:
+        return range(self.first_rows[place], self.first_rows[place] + 1 + len(self.sequences[place].guess))
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerStatistics:
     steps: int
     tokens: int
@@ -96,6 +111,7 @@ class PagedRunner(ABC):
         self._sampler = Sampler()
         self._logprobs: dict[int, TokenLogprobs] = {}
         self._accepted: dict[int, list[int]] = {}
+        self._begun: _Begun | None = None
         self.group: RankGroup | None = None
         """The other ranks that compute a part of each step."""
         self._steps = 0
@@ -135,7 +151,7 @@ class PagedRunner(ABC):
             for ahead in range(1 + len(sequence.guess))
         ]
         with _faults_named(), self._scratch_freed():
-            logits = self.logits(sequences)
+            logits = self._step_logits(sequences)
             with torch.inference_mode():
                 drawn = self._sampler.sample(
                     logits,
@@ -166,6 +182,18 @@ class PagedRunner(ABC):
         self._logprobs = {rows[row][0]: logprobs for row, logprobs in drawn.logprobs.items()}
         return tokens
 
+    @property
+    def computes_by_itself(self) -> bool:
+        """See `workers.engine.run_ahead.AheadRunner`. Other ranks know no forward but a step's."""
+        return self._device.type == "cuda" and self.group is None
+
+    def begin(self, sequences: Sequence[SequenceInput]) -> None:
+        """See `workers.engine.run_ahead.AheadRunner`."""
+        assert all(sequence.sampling is not None for sequence in sequences), "only what samples is begun ahead"
+        counts = [1 + len(sequence.guess) for sequence in sequences]
+        with _faults_named(), self._scratch_freed():
+            self._begun = _Begun(sequences, self.logits(sequences), (0, *accumulate(counts[:-1])))
+
     def take_accepted(self) -> Mapping[int, Sequence[int]]:
         """See `workers.engine.speculation.VerifyingRunner`."""
         taken, self._accepted = self._accepted, {}
@@ -175,6 +203,39 @@ class PagedRunner(ABC):
         """See `ModelRunner.take_logprobs`."""
         taken, self._logprobs = self._logprobs, {}
         return taken
+
+    def _step_logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
+        """As `logits`; a sequence that was begun ahead has its rows already."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return self.logits(sequences)
+        wanted = [sequence.begun for sequence in sequences if sequence.begun is not None]
+        self._scrub_dropped(begun, set(range(len(begun.sequences))).difference(wanted))
+        rest = [sequence for sequence in sequences if sequence.begun is None]
+        if not wanted:
+            return self.logits(rest)
+        rows = np.array([row for place in wanted for row in begun.rows(place)])
+        with torch.inference_mode():
+            # A copy, before the next forward writes to the same place.
+            ahead = begun.logits[self._to_device(rows)]
+            return ahead if not rest else self._in_order(sequences, ahead, self.logits(rest))
+
+    def _in_order(self, sequences: Sequence[SequenceInput], ahead: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        """Rows of both kinds of sequences, in the order of the step."""
+        of_ahead, of_rest = iter(range(len(ahead))), iter(range(len(ahead), len(ahead) + len(rest)))
+        order = [
+            next(of_rest if sequence.begun is None else of_ahead)
+            for sequence in sequences
+            if sequence.sampling is not None
+            for _row in range(1 + len(sequence.guess))
+        ]
+        return torch.cat((ahead, rest))[self._to_device(np.array(order))]
+
+    def _scrub_dropped(self, begun: _Begun, places: Collection[int]) -> None:
+        """What nobody samples nobody looks at: where it is no number, whoever has the blocks next must not read it."""
+        for place in places:
+            if not begun.logits[[*begun.rows(place)]].amax(dim=-1).isfinite().all():
+                self._storage.scrub(begun.sequences[place].block_ids)
 
     def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
         """One forward: KV is written, and the logits [rows, vocabulary] come back: for each sequence that samples
