@@ -8,21 +8,25 @@ import random
 import signal
 from collections.abc import Sequence
 
+from tests.chaos.cluster import until_in_sync
 from tests.chaos.crew import PLACES, Crew, Member
 from topics.local_broker import LocalBroker
 
 __all__ = [
     "bounced",
-    "broker_bounced",
+    "broker_away",
     "commit_first",
     "joined_and_left",
     "killed_again_and_again",
+    "nodes_bounced",
     "poisoned",
     "read_past_open_transactions",
     "stopped_and_woken",
     "without_the_marker",
 ]
 
+_PATIENT_MS = 6_000
+"""Of a session, where nobody shall be taken for dead because the machine is busy."""
 _STOPPED_S = 3.0
 """How long the other worker has after it has taken over."""
 
@@ -135,41 +139,73 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
     return await workers.problems(ends=bounces + 1 if clean else None)
 
 
-async def broker_bounced(workers: Crew, broker: LocalBroker, *, clean: bool, away_s: Sequence[float]) -> list[str]:
-    """The broker stopped or killed under two workers, each time for so long, while requests come."""
+async def nodes_bounced(
+    workers: Crew, nodes: Sequence[LocalBroker], *, clean: bool, bounces: int, requests: int
+) -> list[str]:
+    """One node of a cluster after the other is stopped or killed under two workers while requests come, and is started
+    again when the others have answered; the next one goes when the cluster is whole."""
     crew = [await workers.start() for _ in range(2)]
     await asyncio.gather(*(worker.until_ready() for worker in crew))
-    for seconds in away_s:
-        await workers.send(400)
-        await workers.answered(len(workers.sent) - 300)
-        await asyncio.to_thread(broker.stop if clean else broker.kill)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(broker.start)
-        await workers.answered(len(workers.sent))
+    half = requests // bounces // 2
+    for number in range(bounces):
+        node = nodes[number % len(nodes)]
+        await workers.send(half)
+        async with asyncio.TaskGroup() as meanwhile:
+            meanwhile.create_task(asyncio.to_thread(node.stop if clean else node.kill))
+            meanwhile.create_task(workers.send(half))
+        await workers.answered(len(workers.sent) - half // 2)
+        await asyncio.to_thread(node.start)
+        await until_in_sync(nodes)
+    await workers.answered(len(workers.sent))
     for worker in crew:
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
     return await workers.problems()
 
 
-async def joined_and_left(workers: Crew, *, changes: int, every_s: tuple[float, float], requests: int) -> list[str]:
-    """Workers join the group and leave it (half of them by SIGKILL), at random times; at least one stays."""
+async def broker_away(workers: Crew, broker: LocalBroker, *, seconds: float) -> list[str]:
+    """The only broker is away under two workers that have requests."""
+    crew = [await workers.start() for _ in range(2)]
+    await asyncio.gather(*(worker.until_ready() for worker in crew))
+    await workers.send(400)
+    await workers.answered(len(workers.sent) - 300)
+    await asyncio.to_thread(broker.stop)
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(broker.start)
+    await workers.answered(len(workers.sent))
+    for worker in crew:
+        worker.signal(signal.SIGTERM)
+        await worker.ended.wait()
+    return await workers.problems()
+
+
+async def joined_and_left(
+    workers: Crew, *, changes: int, every_s: tuple[float, float], requests: int, tokens: int = 12, again: float = 0.02
+) -> list[str]:
+    """Workers join the group and leave it (half of them by SIGKILL), at random times; at least one stays. `again`: of
+    what must be computed, the part that may be computed again, apart from what those had computed that were killed."""
     chance = random.Random(13)
-    present = [await workers.start()]
+    present = [await workers.start(session_ms=_PATIENT_MS)]
     for _ in range(changes):
-        await workers.send(requests // changes)
+        await workers.send(requests // changes, tokens=tokens)
         if len(present) == 1 or (len(present) < 4 and chance.random() < 0.5):
-            present.append(await workers.start())
+            present.append(await workers.start(session_ms=_PATIENT_MS))
         else:
             leaving = present.pop(chance.randrange(len(present)))
-            leaving.signal(chance.choice([signal.SIGTERM, signal.SIGKILL]))
+            how = chance.choice([signal.SIGTERM, signal.SIGKILL])
+            leaving.signal(how)
             await leaving.ended.wait()
+            workers.kills[how.name] += 1
         await asyncio.sleep(chance.uniform(*every_s))
     await workers.answered(len(workers.sent))
     for worker in present:
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
-    return await workers.problems()
+    told = await workers.problems()
+    killed = workers.kills["SIGKILL"] * workers.most_at_once(tokens)
+    if workers.computed_again > (most := again * workers.to_compute + killed):
+        told.append(f"{workers.computed_again} positions were computed again: {most:.0f} may be")
+    return told
 
 
 async def poisoned(workers: Crew, *, deadly: Sequence[int], requests: int) -> list[str]:

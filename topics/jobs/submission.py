@@ -25,6 +25,7 @@ from topics.headers import REQUEST_ID
 from topics.jobs.announcements import manifest_records, refusal_record, write_records
 from topics.jobs.board import Job, JobBoard
 from topics.jobs.checked_input import CheckedInput, InvalidInputError
+from topics.jobs.errors import JobFailedError, JobMistakeError
 from topics.jobs.follower import now_ms
 from topics.jobs.input_file import InputFile
 from topics.jobs.records import JobOrder, JobRun, OrderProblem, Priority, RunKind
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 
-class JobCancelledError(Exception):
+class JobCancelledError(JobFailedError):
     """Somebody cancelled the job before its first row was sent."""
 
     def __init__(self, job_id: str) -> None:
@@ -55,11 +56,11 @@ class JobCancelledError(Exception):
         )
 
 
-class JobConflictError(Exception):
+class JobConflictError(JobMistakeError):
     """The job exists already, with another input or another order; or can't do what is asked of it now."""
 
 
-class JobTakenOverError(Exception):
+class JobTakenOverError(JobFailedError):
     """Another process goes on with this job's sending, or has ended it."""
 
     def __init__(self, job_id: str, *, cancelled: bool) -> None:
@@ -140,8 +141,8 @@ class Submission:
         self._board = board
         self._tracer = trace.get_tracer("headrace.client") if tracer is None else tracer
         self._submitter = uuid.uuid4().hex
-        self._good = RowSet(0)
-        """Rows that this process has checked."""
+        self._checked: CheckedInput | None = None
+        """By this process: then its rows need not be checked again, and perhaps not even be read."""
 
     async def order(
         self,
@@ -199,9 +200,13 @@ class Submission:
                 "another --job-id to run the input once more"
             )
 
+    def know(self, checked: CheckedInput) -> None:
+        """This process has checked the input whose rows are sent."""
+        self._checked = checked
+
     async def _check(self, job: Job, check: Callable[[], Awaitable[CheckedInput]], *, skip_invalid: bool) -> None:
         checked = await check()
-        self._good = checked.good
+        self.know(checked)
         update = {
             "endpoint": checked.endpoint or "",
             "rows": checked.rows,
@@ -334,7 +339,10 @@ class Submission:
         await self._advance(sending.run, update)
 
     def _rows(self, file: InputFile) -> Iterator[BatchRow | RowProblem]:
-        return RowChecker().check_all(file.lines(), self._good)
+        checked = self._checked
+        if checked is not None and checked.kept is not None:
+            return iter(checked.kept)
+        return RowChecker().check_all(file.lines(), () if checked is None else checked.good)
 
     async def _take_over(self, run: JobRun) -> JobRun:
         topic = self._catalogue.requests(self._board.jobs[run.job_id].order.priority)
