@@ -15,7 +15,6 @@ import orjson
 
 from topics.errors import RequestError
 from topics.headers import CAP_BYTES, CUSTOM_ID
-from topics.messages import ChatCompletionRequest
 from topics.validation import parse_request
 
 __all__ = [
@@ -34,7 +33,8 @@ MAX_ROWS = 50_000
 MAX_BODY_BYTES = 2 * 2**20 - 2**16
 """What the request topics take in a record, less its headers."""
 MAX_LINE_BYTES = MAX_BODY_BYTES + 2**16
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+_FIELD_OF = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
+ENDPOINTS = tuple(_FIELD_OF)
 
 _FIELDS = frozenset(("custom_id", "method", "url", "body"))
 _STAND_IN = "#line:"
@@ -164,9 +164,8 @@ class RowChecker:
         except RequestError as error:
             path = error.param and f"body.{error.param}"
             raise RequestError.invalid_request(path, error.message, error.code) from None
-        chat = isinstance(request, ChatCompletionRequest)
-        if chat != (self.endpoint == ENDPOINTS[0]):
-            needs = "prompt" if chat else "messages"
+        assert self.endpoint is not None, "its url was checked"
+        if (needs := _FIELD_OF[self.endpoint]) not in body:
             raise _invalid("body", f"must have {needs}, for the url is {self.endpoint}")
         value = orjson.dumps(body)
         if len(value) > MAX_BODY_BYTES:

@@ -96,18 +96,16 @@ class Arrivals:
         while self._requests.dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
             self._departures.drop_revoked(now)
+        limit = self._default_max_tokens if arrival.max_tokens is None else arrival.max_tokens
+        # What the body asks for is not checked yet, and may be absurd.
+        limit = min(limit, self._context_tokens)
         row = self._index.add(
             origin=arrival.origin_class,
             service=service,
             tenant=arrival.tenant,
             flow=arrival.flow,
             prompt_tokens=prompt_tokens,
-            output_tokens=self._lengths.predict(
-                arrival.origin_class,
-                arrival.tenant,
-                # What the body asks for is not checked yet, and may be absurd.
-                min(arrival.max_tokens or self._default_max_tokens, self._context_tokens),
-            ),
+            output_tokens=self._lengths.predict(arrival.origin_class, arrival.tenant, limit) if limit else 0,
             arrival_s=arrival.arrived_s,
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
@@ -173,7 +171,7 @@ class Arrivals:
 
     def _too_large(self, prepared: PreparedRequest) -> RequestError:
         return RequestError.invalid_request(
-            "messages",
+            "messages" if prepared.embedding is None else "input",
             f"The prompt has {len(prepared.prompt_token_ids)} tokens, and the KV cache of this worker holds "
             f"{self._kv.capacity_tokens}: shorten it, or give the worker more KV memory (engine.kv_bytes).",
             code="context_length_exceeded",

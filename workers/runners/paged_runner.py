@@ -5,7 +5,8 @@ one method, `_forward`.
 
 All sequences of a step lie behind one another, with explicit positions: nothing is padded, and a step may mix pieces
 of prompts and single tokens as it likes. Logits are computed only where a token is sampled: the output head of a
-small model costs as much as several of its layers.
+small model costs as much as several of its layers. The hidden states behind the last norm are there in any case, and
+are handed out only for tokens whose embedding is wanted.
 """
 
 import logging
@@ -25,11 +26,11 @@ from workers.runners.attention.backend import AttentionKind, AttentionStep, Sequ
 from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.errors import DeviceLost, GrammarBroken, NotFiniteLogits, OutOfMemory, first_line
 from workers.runners.rank_group import RankGroup
-from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 from workers.runners.sampler import Sampler
 from workers.runners.step_memory import PoolProfile
 
-__all__ = ["AttentionHeads", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
+__all__ = ["AttentionHeads", "ForwardOutput", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,19 @@ class PackedStep:
     """[tokens], each in its own sequence."""
     rows: _Ids
     """[samples]: packed tokens whose logits are wanted."""
+    embedded: _Ids
+    """[embeddings]: packed tokens whose hidden states are wanted; none of them is in `rows`."""
     attention: AttentionStep
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """On the device; valid until the next forward."""
+
+    logits: torch.Tensor
+    """[samples, vocabulary]"""
+    hidden: torch.Tensor | None = None
+    """[embeddings, hidden], behind the model's last norm; None where none is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,7 @@ class PagedRunner(ABC):
         self.attention_name = attention.name
         self._sampler = Sampler()
         self._logprobs: dict[int, TokenLogprobs] = {}
+        self._embeddings: dict[int, Embedding] = {}
         self._accepted: dict[int, list[int]] = {}
         self.group: RankGroup | None = None
         """The other ranks that compute a part of each step."""
@@ -135,18 +149,21 @@ class PagedRunner(ABC):
             for ahead in range(1 + len(sequence.guess))
         ]
         with _faults_named(), self._scratch_freed():
-            logits = self.logits(sequences)
+            output = self.forward(sequences)
             with torch.inference_mode():
                 drawn = self._sampler.sample(
-                    logits,
+                    output.logits,
                     [sequences[position].sampling or GREEDY for position, _ahead in rows],
                     [sequences[position].output_position + ahead for position, ahead in rows],
                     [sequences[position].history for position, _ahead in rows],
                 )
+            embeddings = _embeddings(sequences, output.hidden)
         if drawn.grammar_broken:
             raise GrammarBroken([rows[row][0] for row in drawn.grammar_broken])
-        if drawn.not_finite:
-            bad = sorted({rows[row][0] for row in drawn.not_finite})
+        no_numbers = {position for position, embedding in embeddings.items() if not np.isfinite(embedding).all()}
+        no_numbers.update(rows[row][0] for row in drawn.not_finite)
+        if no_numbers:
+            bad = sorted(no_numbers)
             # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
             blocks = [block for position in bad for block in self._storage.scrub(sequences[position].block_ids)]
             raise NotFiniteLogits(bad, blocks)
@@ -164,6 +181,7 @@ class PagedRunner(ABC):
                 # All tokens so far are the guessed ones, so this one was drawn behind them.
                 self._accepted[position].append(token)
         self._logprobs = {rows[row][0]: logprobs for row, logprobs in drawn.logprobs.items()}
+        self._embeddings = embeddings
         return tokens
 
     def take_accepted(self) -> Mapping[int, Sequence[int]]:
@@ -176,11 +194,18 @@ class PagedRunner(ABC):
         taken, self._logprobs = self._logprobs, {}
         return taken
 
-    def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
-        """One forward: KV is written, and the logits [rows, vocabulary] come back: for each sequence that samples
-        a row, and one for each token guessed behind it.
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        """See `ModelRunner.take_embeddings`."""
+        taken, self._embeddings = self._embeddings, {}
+        return taken
 
-        They are valid until the next forward.
+    def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
+        """One forward: its logits, see there."""
+        return self.forward(sequences).logits
+
+    def forward(self, sequences: Sequence[SequenceInput]) -> ForwardOutput:
+        """KV is written, and what is wanted comes back: for each sequence that samples a row of logits, and one for
+        each token guessed behind it; for each that is embedded a hidden state.
         """
         lengths = np.array([len(sequence.token_ids) + len(sequence.guess) for sequence in sequences])
         starts = np.array([sequence.start for sequence in sequences])
@@ -195,6 +220,7 @@ class PagedRunner(ABC):
         samples = np.array([0 if sequence.sampling is None else 1 + len(sequence.guess) for sequence in sequences])
         # The last `samples` tokens of each sequence.
         rows = np.arange(int(samples.sum())) + np.repeat(ends - samples.cumsum(), samples)
+        embedded = ends[[sequence.embed for sequence in sequences]] - 1
         attention = self._attention.begin_step(
             [
                 SequenceSpan(sequence.start, int(length), sequence.block_ids)
@@ -202,7 +228,7 @@ class PagedRunner(ABC):
             ]
         )
         with torch.inference_mode():
-            return self._forward(PackedStep(ids, positions, rows, attention))
+            return self._forward(PackedStep(ids, positions, rows, embedded, attention))
 
     @contextmanager
     def _scratch_freed(self) -> Iterator[None]:
@@ -222,8 +248,8 @@ class PagedRunner(ABC):
         return RunnerStatistics(self._steps, self._tokens, self._sampled, self._storage.statistics())
 
     @abstractmethod
-    def _forward(self, step: PackedStep) -> torch.Tensor:
-        """The logits [rows, vocabulary]. Runs in inference mode."""
+    def _forward(self, step: PackedStep) -> ForwardOutput:
+        """Runs in inference mode."""
 
     def _to_device(self, values: _Ids) -> torch.Tensor:
         host = torch.from_numpy(values)
@@ -260,6 +286,14 @@ class PagedRunner(ABC):
         if placement.device.type == "cuda":
             torch.cuda.empty_cache()
         return 2 * peak_bytes
+
+
+def _embeddings(sequences: Sequence[SequenceInput], hidden: torch.Tensor | None) -> dict[int, Embedding]:
+    """Rows of `hidden` by place of their sequence, copied to the host."""
+    if hidden is None:
+        return {}
+    places = [place for place, sequence in enumerate(sequences) if sequence.embed]
+    return dict(zip(places, hidden.float().cpu().numpy().copy(), strict=True))
 
 
 def serving_attention(heads: AttentionHeads, preferred: AttentionKind) -> AttentionKind:
