@@ -114,8 +114,8 @@ class Answer:
     @property
     def tool_calls(self) -> "list[Mapping[str, Any]]":
         """Of the first choice, as OpenAI's `tool_calls`."""
-        choice = next(iter(self.body.get("choices", ())), {})
-        return list(choice.get("message", {}).get("tool_calls") or ())
+        choices = self.body.get("choices") or [{}]
+        return list(choices[0].get("message", {}).get("tool_calls") or ())
 
 
 class ReplyMerge:

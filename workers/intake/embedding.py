@@ -31,8 +31,10 @@ class EmbeddingForm:
         return int(self.dimensions * (_BASE64_BYTES if self.base64 else _FLOAT_BYTES))
 
 
-def embedding_form(request: EmbeddingRequest, limits: ModelLimits) -> EmbeddingForm:
-    """Raises `RequestError` for what this model doesn't have, or one reply doesn't hold."""
+def embedding_form(request: EmbeddingRequest, inputs: int, limits: ModelLimits) -> EmbeddingForm:
+    """`inputs`: how many the request has.
+
+    Raises `RequestError` for what this model doesn't have, or one reply doesn't hold."""
     size = limits.embedding_size
     if isinstance(size, NoEmbeddings):
         raise RequestError.invalid_request(
@@ -48,7 +50,7 @@ def embedding_form(request: EmbeddingRequest, limits: ModelLimits) -> EmbeddingF
         )
     form = EmbeddingForm(request.dimensions or size, request.encoding_format == "base64")
     most = max(1, _REPLY_BYTES // form.reply_bytes)
-    if (inputs := len(request.prompts)) > most:
+    if inputs > most:
         shorter = "" if form.base64 else ', or set encoding_format to "base64"'
         raise RequestError.invalid_request(
             "input",

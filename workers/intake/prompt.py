@@ -193,7 +193,7 @@ class PromptBuilder:
     def _build_embedding(
         self, parsed: "_Parsed", request: EmbeddingRequest, created_s: int, sequence: int
     ) -> PreparedRequest:
-        form = embedding_form(request, self._limits)
+        form = embedding_form(request, parsed.prompts, self._limits)
         prompt, param = parsed.prompt(sequence, self._tokens)
         _check_not_empty(len(prompt), param)
         if len(prompt) > self._limits.context_tokens:
