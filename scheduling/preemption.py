@@ -13,9 +13,10 @@ Knows running sequences, what classes are entitled to, who runs above its rate, 
 
 A step's token budget is no trigger: strict prompts come first in it (`scheduling.step_order`).
 
-**One key**: the least urgent service class first, then the most slack, then the least waste, then the one admitted
-last. Slack is the time to the next deadline of the class's SLO: to the first token before it, to the last token after;
-without an SLO it is infinite. Waste is what was computed.
+**One key**: the least urgent service class first, then the most slack, then the one suspended least often, then the
+least waste, then the one admitted last. Slack is the time to the next deadline of the class's SLO: to the first token
+before it, to the last token after; without an SLO it is infinite. Waste is what was computed. Without the third of
+these the smallest request would be taken again and again, whatever it has been through.
 
 Where the requester is not strict, a guarantee counts for more than rank: classes that the discipline says run *above
 their rate* come before all others, so that one that gets less than it was promised gives way only when no borrower can.
@@ -63,7 +64,7 @@ __all__ = ["BATCH", "Preemption"]
 BATCH = PriorityClass.P2
 """What a request is demoted to."""
 
-_Key = tuple[bool, int, float, int, int]
+_Key = tuple[bool, int, float, int, int, int]
 
 
 class Preemption:
@@ -277,7 +278,14 @@ class Preemption:
 
         def key(sequence: RunningSequence) -> _Key:
             slack_s = self.slack_s(sequence.row, sequence.output_tokens, now)
-            return (over[sequence.service], sequence.service, slack_s, -sequence.computed_tokens, sequence.order)
+            return (
+                over[sequence.service],
+                sequence.service,
+                slack_s,
+                -sequence.preemptions,
+                -sequence.computed_tokens,
+                sequence.order,
+            )
 
         return sorted(candidates, key=key, reverse=True)
 

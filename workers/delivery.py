@@ -161,6 +161,7 @@ class Delivery:
             attempts=self.attempts,
             contexts=contexts,
             on_tokens=telemetry.tokens,
+            on_begun=telemetry.begun,
             usage=UsageWriter(catalogue.usage, WallClock()) if config.telemetry.usage_records else None,
             token_bytes=computing.new_detokenizer.token_bytes,
             payload_of=lambda arrival, then: self.payloads[arrival.origin_class].give(arrival, then),

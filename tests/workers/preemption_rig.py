@@ -25,13 +25,14 @@ from workers.configuration.scheduling_config import SchedulingConfig
 from workers.engine.assembly import Assembly, assemble, engine_inbox
 from workers.engine.messages import Revoked
 from workers.engine.outbox import Outbox
+from workers.engine.run_ahead import AheadRunner
 from workers.engine.timeline import Timeline
 from workers.intake.embedding import EmbeddingForm
 from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import Arrival
 from workers.intake.sampling import SamplingParams
 from workers.intake.staging import Staged, StageJob
-from workers.runners.runner import Embedding, ModelRunner
+from workers.runners.runner import Embedding, ModelRunner, SequenceInput
 from workers.runners.swap_space import BlockSwapper, SwapPool
 from workers.runs.simulated_runner import VirtualClock
 
@@ -113,6 +114,16 @@ class CorruptingSwapper:
         return self.space.take_timings()
 
 
+class BegunAhead(RecordingRunner):
+    """What it begins is done when it is begun, and its results are asked for later, as a device's are."""
+
+    computes_by_itself = True
+
+    def begin(self, sequences: Sequence[SequenceInput]) -> None:
+        assert isinstance(self._runner, AheadRunner)
+        self._runner.begin(sequences)
+
+
 class Crowd:
     def __init__(
         self,
@@ -127,9 +138,10 @@ class Crowd:
         swap_bytes_s: float = 1e9,
         evictions_a_turn: float = 0.0,
         make_swapper: Callable[[SwapSpace], BlockSwapper] = lambda space: space,
+        ahead: bool = False,
     ) -> None:
         """`blocks`: of the pool, as the scheduler is told; the storage may have more. `evictions_a_turn`: beside those
-        that the scheduler decides on."""
+        that the scheduler decides on. `ahead`: next steps are begun ahead, as on a device that computes by itself."""
         self.wishes = {wish.request_id: wish for wish in wishes}
         self.clock = VirtualClock()
         self.outbox = Outbox(1 << 30, lambda: None)
@@ -152,7 +164,7 @@ class Crowd:
             kv_config=KVConfig(prefix_cache=prefix_cache),
             preemption=PreemptionConfig(mode=mode, budget=100_000),
             swap=swap,
-            runner=RecordingRunner(runner, self.clock, num_blocks=blocks),
+            runner=(BegunAhead if ahead else RecordingRunner)(runner, self.clock, num_blocks=blocks),
             rates=LinearStepTime(0.01, 0.001, 0.001, 0.0),
             max_rows=1_000,
             context_tokens=80,
@@ -284,10 +296,10 @@ def check_disturbed(
     said: Said,
     mode: PreemptionMode,
     kinds: set[str],
-    **swapping: Any,
+    **settings: Any,
 ) -> None:
     """The same crowd in a small pool says the same, although most of it is suspended; `kinds` happen often."""
-    disturbed = Crowd(runner, storage, wishes, blocks=SMALL_POOL, mode=mode, evictions_a_turn=OFTEN, **swapping)
+    disturbed = Crowd(runner, storage, wishes, blocks=SMALL_POOL, mode=mode, evictions_a_turn=OFTEN, **settings)
     assert disturbed.run() == said
     histogram = disturbed.seen.histogram
     print(mode.value, len(disturbed.seen.preempted), "preempted:", dict(histogram))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+import pytest
 
 from scheduling.priority import PriorityClass
 from tests.workers.attempt_rig import AttemptRig
@@ -35,10 +36,12 @@ P1 = PriorityClass.P1
 
 
 class Deltas:
-    """Takes every delta at once, while it has room."""
+    """Takes every delta at once, while it has room; acknowledges at once or when it is told to."""
 
     def __init__(self) -> None:
         self.sent: list[OutboundRecord] = []
+        self.acknowledges = True
+        self.open: list[asyncio.Future[RecordId]] = []
         self.room = asyncio.Event()
         self.room.set()
 
@@ -49,11 +52,18 @@ class Deltas:
     async def wait_for_room(self) -> None:
         await self.room.wait()
 
-    def send(self, record: OutboundRecord) -> asyncio.Future[None]:
+    def send(self, record: OutboundRecord) -> asyncio.Future[RecordId]:
         self.sent.append(record)
-        acknowledged = asyncio.get_running_loop().create_future()
-        acknowledged.set_result(None)
-        return acknowledged
+        self.open.append(asyncio.get_running_loop().create_future())
+        acknowledgement = self.open[-1]
+        if self.acknowledges:
+            self.acknowledge()
+        return acknowledgement
+
+    def acknowledge(self) -> None:
+        for future in self.open:
+            future.set_result(RecordId("d", 0, 0))
+        self.open.clear()
 
 
 class Writer:
@@ -69,6 +79,8 @@ class Scene:
         self.deltas, self.writer = Deltas(), Writer()
         self.attempts = AttemptRig()
         self.outbox = Outbox(1_000_000, lambda: None)
+        self.begun: list[str] = []
+        """Requests whose first delta is on the broker."""
         self.asked: list[tuple[Arrival, Callable[[InboundRecord | Missing], None]]] = []
         """Who needs whose record."""
         writers: Any = {P1: self.writer}
@@ -88,6 +100,7 @@ class Scene:
             token_bytes=token_bytes,
             payload_of=lambda arrival, then: self.asked.append((arrival, then)),
             usage=usage,
+            on_begun=lambda arrival, _: self.begun.append(arrival.headers.request_id),
         )
 
     def request(self, request_id: str, epoch: int = 1) -> tuple[Arrival, PreparedRequest]:
@@ -148,6 +161,38 @@ async def test_the_final_says_what_the_deltas_said() -> None:
     assert text(terminal.reply) == "abc" == "".join(map(text, scene.deltas.sent))
     assert [dict(record.headers)["seq"] for record in scene.deltas.sent] == [b"0", b"1", b"2", b"3"]
     assert terminal.after is not None, "the final waits for the last delta"
+
+
+async def test_a_stream_begins_once_when_the_broker_has_its_first_delta() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("r")
+    scene.deltas.acknowledges = False
+    running = asyncio.create_task(scene.egress.run())
+    for token in (0, 1):
+        scene.outbox.tokens(arrival, prepared, [token], None)
+        scene.egress.notify()
+        await until(lambda: len(scene.deltas.sent) == token + 1)  # noqa: B023 - awaited before the next token
+    assert scene.begun == []
+    scene.deltas.acknowledge()
+    await until(lambda: scene.begun == ["r"])
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    assert scene.begun == ["r"]
+
+
+@pytest.mark.parametrize("start", [StreamStart(seq=4), StreamStart(reset=True)])
+async def test_a_stream_that_an_earlier_attempt_began_does_not_begin_again(start: StreamStart) -> None:
+    scene = Scene()
+    arrival, prepared = scene.request("r")
+    scene.attempts.attempts.take(arrival)
+    scene.attempts.attempts.stage(StageJob(0, arrival))
+    scene.attempts.attempts.starts(arrival, start)
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, end(1))
+    await scene.run()
+    await asyncio.sleep(0)
+    assert scene.deltas.sent
+    assert scene.begun == []
 
 
 async def test_closing_publishes_what_the_engine_left() -> None:

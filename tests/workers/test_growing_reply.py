@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tests.workers.engine_rig import Rig
 from topics.replies import ReplyContext
 from workers.answers.growing_reply import GrowingReply
 from workers.answers.reply_body import AnsweredChoice, ReplyBody
@@ -27,8 +28,13 @@ CHOICE = PreparedRequest(
 )
 
 
+def growing_reply() -> GrowingReply:
+    body = ReplyBody("r", CHOICE, lambda _: b"")
+    return GrowingReply(Rig().arrive("r"), ReplyContext("r", 1, "d", "r"), body, StreamStart())
+
+
 def test_the_time_of_a_token_is_the_mean_over_the_tokens_of_all_not_one_span_over_their_sum() -> None:
-    reply = GrowingReply(ReplyContext("r", 1, "d", "r"), ReplyBody("r", CHOICE, lambda _: b""), StreamStart())
+    reply = growing_reply()
     for sequence in range(2):
         timeline = Timeline(0.0)
         for at_s in (1.0, 1.5, 2.0):
@@ -43,7 +49,7 @@ def test_the_time_of_a_token_is_the_mean_over_the_tokens_of_all_not_one_span_ove
 def test_the_turn_of_all_is_that_of_the_first_to_be_admitted() -> None:
     later = Timeline(1.0, staged_s=1.1, chosen_s=4.0, admitted_s=5.0, first_token_s=6.0, last_token_s=6.0, ended_s=6.0)
     first = Timeline(1.0, staged_s=1.2, chosen_s=2.0, admitted_s=3.0, first_token_s=4.0, last_token_s=8.0, ended_s=8.0)
-    reply = GrowingReply(ReplyContext("r", 1, "d", "r"), ReplyBody("r", CHOICE, lambda _: b""), StreamStart())
+    reply = growing_reply()
     for sequence, timeline in enumerate((later, first)):
         prepared = replace(CHOICE, sequence=sequence)
         reply.streams[sequence] = ReplyStream("r", prepared, None)

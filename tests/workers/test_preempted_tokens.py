@@ -103,6 +103,26 @@ def test_the_prefix_cache_changes_nothing(runner: TransformersRunner, wishes: li
     assert sum(sharing.parts.kv.statistics().hit_tokens_by_class.values()) > 1000
 
 
+@pytest.mark.parametrize("mode", [SWAP, RECOMPUTE])
+def test_nor_where_next_steps_are_begun_ahead(
+    runner: TransformersRunner, wishes: list[Wish], undisturbed: Said, mode: PreemptionMode
+) -> None:
+    kinds = {"swapped" if mode is SWAP else "recomputed"}
+    swap_places = LARGE_POOL if mode is SWAP else 0
+    check_disturbed(runner, runner.storage, wishes, undisturbed, mode, kinds, swap_places=swap_places, ahead=True)
+
+
+def test_in_a_large_pool_most_of_what_is_begun_ahead_is_used(
+    runner: TransformersRunner, wishes: list[Wish], undisturbed: Said
+) -> None:
+    crowded = Crowd(runner, runner.storage, wishes, blocks=LARGE_POOL, mode=AUTO, ahead=True)
+    assert crowded.run() == undisturbed
+    ahead = crowded.parts.engine._execution._ahead
+    assert ahead is not None
+    print(ahead.used, "used,", ahead.dropped, "dropped")
+    assert ahead.used > 10 * ahead.dropped > 0
+
+
 @pytest.mark.parametrize(("mode", "swap_places"), [(SWAP, LARGE_POOL), (RECOMPUTE, 0)], ids=["swap", "recompute"])
 def test_embeddings_are_the_models_own_whoever_is_suspended(
     runner: TransformersRunner, model: Any, mode: PreemptionMode, swap_places: int

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from kvcache.sizing import CPU_SHARE, PoolSizeError
 from workers.models.devices import Placement
 from workers.runners import paged_runner
-from workers.runners.paged_runner import PackedStep
+from workers.runners.packed_step import PackedStep
 from workers.runners.runner import ModelLimits
 from workers.runners.step_memory import PoolProfile, WidestStep, pool_profile
 from workers.runners.transformers_runner import TransformersRunner

@@ -1,6 +1,7 @@
 import copy
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from workers.intake.sampling import GREEDY, SamplingParams
 from workers.models.devices import Placement
 from workers.runners import paged_runner
 from workers.runners.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
-from workers.runners.paged_runner import PackedStep
+from workers.runners.packed_step import PackedStep
 from workers.runners.runner import ModelLimits, SequenceInput
 from workers.runners.split_forward import SplitForward
 from workers.runners.transformers_runner import TransformersRunner
@@ -222,6 +223,17 @@ def test_logits_that_are_not_numbers_name_their_sequences_and_spare_the_others()
     assert again == runner.step([good])[0]
     # The faulty sequence's block goes to a shorter one: what is left behind its end must not reach it.
     assert runner.step([SequenceInput([1], 0, [1], GREEDY)]) == runner.step([SequenceInput([1], 0, [3], GREEDY)])
+
+
+def test_what_is_begun_ahead_and_dropped_leaves_no_block_without_numbers() -> None:
+    model = llama()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[50] = float("nan")
+    runner = runner_of(model)
+    runner.begin([SequenceInput([50], 0, [1], GREEDY), SequenceInput([4], 0, [2], GREEDY)])
+    wanted = SequenceInput([4], 0, [2], GREEDY, begun=1)
+    assert runner.step([wanted]) == runner.step([replace(wanted, begun=None)])
+    assert runner.storage.blocks[[1, 2]].isfinite().all()
 
 
 def test_a_step_that_memory_cannot_hold_is_a_named_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,10 +63,11 @@ class Egress:
         token_bytes: Callable[[int], bytes],
         payload_of: Callable[[Arrival, Callable[[InboundRecord | Missing], None]], None],
         on_tokens: Callable[[Arrival, int], None] = lambda _arrival, _count: None,
+        on_begun: Callable[[Arrival, float], None] = lambda _arrival, _acknowledged_s: None,
         usage: UsageWriter | None = None,
     ) -> None:
         """`token_bytes`: what a token stands for. `payload_of` gives a request's record, now or later. `on_tokens` is
-        told of output tokens as they come."""
+        told of output tokens as they come, `on_begun` of the moment when the broker has a stream's first delta."""
         self._outbox = outbox
         self._topics = topics
         self._deltas = deltas
@@ -78,6 +79,7 @@ class Egress:
         self._payload_of = payload_of
         self._clock = WallClock()
         self._on_tokens = on_tokens
+        self._on_begun = on_begun
         self._usage = usage
         self._interval_s = config.delta_interval_ms / 1000
         self._max_tokens = config.delta_max_tokens
@@ -194,7 +196,7 @@ class Egress:
 
     def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
         body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
-        return GrowingReply(self._contexts.of(arrival), body, self._attempts.start_of(arrival))
+        return GrowingReply(arrival, self._contexts.of(arrival), body, self._attempts.start_of(arrival))
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
         detokenizer = None if prepared.stop or prepared.embedding is not None else self._new_detokenizer()
@@ -218,8 +220,15 @@ class Egress:
         self._send(reply, value, part.token_ids)
 
     def _send(self, reply: GrowingReply, value: bytes, token_ids: Sequence[int]) -> None:
-        record = reply.context.delta(value, seq=reply.next_seq(), token_ids=token_ids)
-        reply.last_acknowledgement = self._deltas.send(record)
+        seq = reply.next_seq()
+        record = reply.context.delta(value, seq=seq, token_ids=token_ids)
+        reply.last_acknowledgement = acknowledgement = self._deltas.send(record)
+        if seq == 0 and not reply.begun_before:
+            acknowledgement.add_done_callback(partial(self._begun, reply.arrival))
+
+    def _begun(self, arrival: Arrival, acknowledgement: asyncio.Future[RecordId]) -> None:
+        if not acknowledgement.cancelled() and acknowledgement.exception() is None:
+            self._on_begun(arrival, time.monotonic())
 
     # --- ends -----------------------------------------------------------------------------------------------------
 

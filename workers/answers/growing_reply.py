@@ -14,15 +14,18 @@ from workers.answers.reply_body import AnsweredChoice, ReplyBody
 from workers.answers.reply_stream import ReplyStream, StreamStart
 from workers.engine.timeline import Timeline
 from workers.intake.prompt import PreparedRequest
-from workers.intake.request import Ending
+from workers.intake.request import Arrival, Ending
 
 __all__ = ["GrowingReply"]
 
 
 class GrowingReply:
-    def __init__(self, context: ReplyContext, body: ReplyBody, start: StreamStart) -> None:
+    def __init__(self, arrival: Arrival, context: ReplyContext, body: ReplyBody, start: StreamStart) -> None:
+        self.arrival = arrival
         self.context = context
         self.body = body
+        self.begun_before = start.reset or start.seq > 0
+        """Its reader has had deltas of an earlier attempt."""
         self.streams: dict[int, ReplyStream] = {}
         """By sequence; those that have begun."""
         self.last_acknowledgement: asyncio.Future[Any] | None = None

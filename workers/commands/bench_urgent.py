@@ -143,9 +143,12 @@ class _Run:
 
     def peer(self, name: str) -> dict[str, Any]:
         """The same load on a peer, after `phases`; each of its policies in a process of its own."""
+        from workers.models.devices import choose_placement
         from workers.models.model_source import find_model, prepare_model
 
         config = self._config("peer", "htb")
+        # What we run in: `auto` may mean another format to a peer.
+        dtype = str(choose_placement(config.engine.device, config.engine.dtype).dtype).removeprefix("torch.")
         folder = prepare_model(find_model(config.model.source), self._console.print).folder
         load = {
             "batch": self._bodies[False],
@@ -162,12 +165,13 @@ class _Run:
             for policy in ("fcfs", "priority"):
                 self._console.print(f"\n{name}, {policy}: loading …")
                 options = ["--model", str(folder), "--load", str(file), "--policy", policy]
-                options += ["--dtype", config.engine.dtype]
+                options += ["--dtype", dtype]
                 try:
                     with loaded_engine(name, options, "benchmarks.vllm_urgent") as engine:
-                        figures |= engine.run()
+                        answer = engine.run()
                 except PeerError as error:
                     raise CommandFailedError(str(error)) from error
+                figures |= {"idle": answer["idle"], policy: answer[policy]}
         return figures
 
     def _config(

@@ -28,6 +28,7 @@ from workers.engine.observer import AdmittedRequest, EngineObserver
 from workers.engine.outbox import Outbox
 from workers.engine.reconfiguring import Reconfiguring
 from workers.engine.request_table import RequestTable
+from workers.engine.run_ahead import AheadRunner, RunAhead
 from workers.engine.run_limit import RunLimit
 from workers.engine.sequence_groups import SequenceGroups
 from workers.engine.speculation import Speculation
@@ -38,6 +39,7 @@ from workers.intake.mailbox import Mailbox
 from workers.intake.request import Arrival
 from workers.intake.staging import Refused, Staged, StageJob
 from workers.runners.runner import ModelRunner
+from workers.runners.split_forward import SplitForward
 from workers.runners.swap_space import BlockSwapper
 
 __all__ = ["Engine"]
@@ -116,14 +118,16 @@ class Engine:
             context_tokens=runner.limits.context_tokens,
             observer=observer,
         )
+        forward = SplitForward(runner)
         self._execution = StepExecution(
             scheduler=scheduler,
             index=index,
             kv=kv,
             qdisc=qdisc,
-            runner=runner,
             swapper=swapper,
             speculation=speculation,
+            forward=forward,
+            ahead=_run_ahead(runner, forward, kv, clock),
             requests=self._requests,
             departures=self._departures,
             tokens=tokens,
@@ -160,8 +164,8 @@ class Engine:
             self._execution.run(plan, now)
         self._outbox.flush()
         if plan is not None:
-            self._python_seconds += self._clock() - now - self._execution.last_s
-            self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._execution.last_cpu_s
+            self._python_seconds += self._clock() - now - self._execution.inside_s
+            self._python_cpu_seconds += self._cpu_clock() - cpu_now - self._execution.inside_cpu_s
         if self._observer is not None:
             self._observer.turn(now, self._oldest, self._admitted)
         return plan is not None or self._requests.dropping
@@ -296,3 +300,12 @@ class Engine:
                     slack_s=self._scheduler.slack_s(request.row, request.output_tokens, now),
                     preemptions=request.timeline.preemptions,
                 )
+
+
+def _run_ahead(
+    runner: ModelRunner, forward: SplitForward, kv: KVCacheManager, clock: Callable[[], float]
+) -> RunAhead | None:
+    """None for a runner that is there until its forward is done: it would only answer later."""
+    if not isinstance(runner, AheadRunner) or not runner.computes_by_itself:
+        return None
+    return RunAhead(runner, forward, kv, clock)

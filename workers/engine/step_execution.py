@@ -8,7 +8,8 @@ A step that meets a fault is not settled. Whom it concerns fails; the others' ch
 KV, and their copies are done.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from kvcache.manager import KVCacheManager
 from scheduling.accounting import AccountedQdisc
@@ -22,13 +23,14 @@ from workers.engine.departures import Departures
 from workers.engine.observer import EngineObserver
 from workers.engine.preemption_times import PreemptionTimes, PreemptionTimesStatistics
 from workers.engine.request_table import RequestTable
+from workers.engine.run_ahead import BegunChunk, RunAhead
 from workers.engine.run_limit import RunLimit
 from workers.engine.speculation import SpeculatedRequest, Speculation, SpeculationStatistics
 from workers.engine.timeline import Dispatch, Timeline
 from workers.engine.token_intake import TokenIntake
 from workers.intake.request import FinishReason
 from workers.runners.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
-from workers.runners.runner import Embedding, ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, SequenceInput
 from workers.runners.split_forward import SplitForward, StepTokens
 from workers.runners.swap_space import BlockSwapper
 
@@ -45,9 +47,10 @@ class StepExecution:
         index: Index,
         kv: KVCacheManager,
         qdisc: AccountedQdisc,
-        runner: ModelRunner,
         swapper: BlockSwapper | None,
         speculation: Speculation | None,
+        forward: SplitForward,
+        ahead: RunAhead | None,
         requests: RequestTable,
         departures: Departures,
         tokens: TokenIntake,
@@ -57,12 +60,13 @@ class StepExecution:
         observer: EngineObserver | None,
     ) -> None:
         """`swapper`: None where the scheduler plans no copies. `speculation`: None where no class's tokens are guessed.
-        `run_limit`: None where none is set."""
+        `ahead`: None on a device that doesn't compute by itself. `run_limit`: None where none is set."""
         self._scheduler = scheduler
         self._index = index
         self._kv = kv
         self._qdisc = qdisc
-        self._forward = SplitForward(runner)
+        self._forward = forward
+        self._ahead = ahead
         self._swapper = swapper
         self._speculation = speculation
         self._requests = requests
@@ -76,21 +80,25 @@ class StepExecution:
         self.steps = self.prefill_tokens = self.decode_tokens = 0
         """Of steps that were settled, as `seconds` is."""
         self.seconds = 0.0
-        self.last_s = self.last_cpu_s = 0.0
-        """Inside the runner in the latest step, settled or not: wall time, and this thread's on a processor."""
+        self.last_s = 0.0
+        """What the latest step took, settled or not: from when its forward began."""
+        self.inside_s = self.inside_cpu_s = 0.0
+        """Inside the runner in the latest turn: wall time, and this thread's on a processor."""
 
     def run(self, plan: StepPlan, now: float) -> None:
         """`now`: when the plan was made."""
+        self.inside_s = self.inside_cpu_s = 0.0
+        begun = None if self._ahead is None else self._ahead.take(plan.chunks)
         self._note_admitted(plan, now)
         self._preemption_times.planned(plan, self._timeline, now)
         self._tell_preemptions(plan)
         self._swap(plan)
         self._preemption_times.usable(plan, self._timeline, now, self._clock())
-        guesses = {} if self._speculation is None else self._speculation.guess(plan, self._speculated)
+        guesses = (
+            self._guess(plan) if begun is None else {place: one.guess for place, one in begun.items() if one.guess}
+        )
         try:
-            sampled = self._compute(
-                [self._input(chunk, guesses.get(place, ())) for place, chunk in enumerate(plan.chunks)]
-            )
+            sampled = self._compute(self._inputs(plan, guesses, begun or {}))
         except NotFiniteLogits as fault:
             # Who shares a block that held no number would go on with what it was scrubbed to.
             rows = {plan.chunks[position].row for position in fault.sequences}
@@ -167,7 +175,15 @@ class StepExecution:
             held_tokens=len(self._kv.table(chunk.row)) * self._kv.block_size,
         )
 
-    def _input(self, chunk: Chunk, guess: Sequence[int]) -> SequenceInput:
+    def _guess(self, plan: StepPlan) -> Mapping[int, Sequence[int]]:
+        return {} if self._speculation is None else self._speculation.guess(plan, self._speculated)
+
+    def _inputs(
+        self, plan: StepPlan, guesses: Mapping[int, Sequence[int]], begun: Mapping[int, BegunChunk]
+    ) -> list[SequenceInput]:
+        return [self._input(chunk, guesses.get(place, ()), begun.get(place)) for place, chunk in enumerate(plan.chunks)]
+
+    def _input(self, chunk: Chunk, guess: Sequence[int], begun: BegunChunk | None) -> SequenceInput:
         request = self._requests[chunk.row]
         embed = request.prepared.embedding is not None
         return SequenceInput(
@@ -176,19 +192,48 @@ class StepExecution:
             block_ids=self._kv.table(chunk.row),
             sampling=request.prepared.sampling if chunk.samples and not embed else None,
             output_position=request.output_tokens,
-            guess=guess,
             history=request.token_ids,
             embed=chunk.samples and embed,
+            begun=None if begun is None else begun.place,
+            guess=guess,
         )
 
     # --- the forward and what came of it --------------------------------------------------------------------------
 
     def _compute(self, sequences: Sequence[SequenceInput]) -> StepTokens:
+        with self._timed_inside():
+            started = self._clock()
+            if any(sequence.begun is not None for sequence in sequences):
+                assert self._ahead is not None
+                started = self._ahead.begun_s
+            try:
+                return self._forward.step(sequences)
+            finally:
+                self.last_s = self._clock() - started
+
+    def _begin_next(self, plan: StepPlan, outcomes: Sequence[Outcome]) -> None:
+        """Where the device can: what comes next if nothing comes between (`workers.engine.run_ahead`)."""
+        if self._ahead is None or len(outcomes) < len(plan.chunks):
+            return
+        chunks = tuple(
+            Chunk(outcome.row, len(self._requests[outcome.row].token_ids) - 1, 1, samples=True, decode=True)
+            for outcome in outcomes
+            if outcome.ended is None
+        )
+        if not chunks or not self._ahead.make_room(chunks):
+            return
+        expected = StepPlan(chunks, (), (), (), 0.0)
+        with self._timed_inside():
+            self._ahead.begin(chunks, self._inputs(expected, self._guess(expected), {}))
+
+    @contextmanager
+    def _timed_inside(self) -> Iterator[None]:
         started, cpu_started = self._clock(), self._cpu_clock()
         try:
-            return self._forward.step(sequences)
+            yield
         finally:
-            self.last_s, self.last_cpu_s = self._clock() - started, self._cpu_clock() - cpu_started
+            self.inside_s += self._clock() - started
+            self.inside_cpu_s += self._cpu_clock() - cpu_started
 
     def _settle(self, plan: StepPlan, sampled: StepTokens, guesses: Mapping[int, Sequence[int]], done: float) -> None:
         accepted = self._accepted(plan, guesses)
@@ -212,6 +257,7 @@ class StepExecution:
             self.decode_tokens += taken if chunk.decode else 0
             if reason is not None:
                 endings.append((chunk.row, reason, None))
+        self._begin_next(plan, outcomes)
         self._scheduler.settle(plan, outcomes, self.last_s, done)
         if self._observer is not None:
             self._observer.step(plan, sum(map(len, guesses.values())), self.last_s)

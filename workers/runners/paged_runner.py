@@ -1,19 +1,15 @@
-"""What all runners on a real model share: packing a step, drawing its tokens, naming its faults.
+"""What all runners on a real model share: running a step, drawing its tokens, naming its faults.
 
 Knows packed sequences, the pool, the attention backend and the sampler. Does not know how a model computes: that is
 one method, `_forward`.
-
-All sequences of a step lie behind one another, with explicit positions: nothing is padded, and a step may mix pieces
-of prompts and single tokens as it likes. Logits are computed only where a token is sampled: the output head of a
-small model costs as much as several of its layers. The hidden states behind the last norm are there in any case, and
-are handed out only for tokens whose embedding is wanted.
 """
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -22,22 +18,21 @@ from kvcache.sizing import ACCELERATOR_SHARE, CPU_SHARE, KVGeometry, PoolSizeErr
 from kvcache.storage import KVStorage, KVStorageStatistics
 from workers.intake.sampling import GREEDY, TokenLogprobs
 from workers.models.devices import Placement, free_memory_bytes
-from workers.runners.attention.backend import AttentionKind, AttentionStep, SequenceSpan
+from workers.runners.attention.backend import AttentionKind
 from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.errors import DeviceLost, GrammarBroken, NotFiniteLogits, OutOfMemory, first_line
+from workers.runners.packed_step import ForwardOutput, Ids, PackedStep, embeddings_of, pack
 from workers.runners.rank_group import RankGroup
 from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 from workers.runners.sampler import Sampler
 from workers.runners.step_memory import PoolProfile
 
-__all__ = ["AttentionHeads", "ForwardOutput", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
+__all__ = ["AttentionHeads", "PagedRunner", "RunnerStatistics", "serving_attention"]
 
 log = logging.getLogger(__name__)
 
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 """Of those that have no exception class of their own: the CPU's allocator, the driver, cuBLAS and cuDNN."""
-
-_Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +46,17 @@ class AttentionHeads:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStep:
-    """A step's tokens behind one another, on the host."""
+class _Begun:
+    """A forward that was begun ahead."""
 
-    ids: _Ids
-    """[tokens]"""
-    positions: _Ids
-    """[tokens], each in its own sequence."""
-    rows: _Ids
-    """[samples]: packed tokens whose logits are wanted."""
-    embedded: _Ids
-    """[embeddings]: packed tokens whose hidden states are wanted; none of them is in `rows`."""
-    attention: AttentionStep
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardOutput:
-    """On the device; valid until the next forward."""
-
+    sequences: Sequence[SequenceInput]
     logits: torch.Tensor
-    """[samples, vocabulary]"""
-    hidden: torch.Tensor | None = None
-    """[embeddings, hidden], behind the model's last norm; None where none is wanted."""
+    """[rows, vocabulary]: of each sequence its token's, and those of the tokens guessed behind it."""
+    first_rows: tuple[int, ...]
+    """Of each sequence."""
+
+    def rows(self, place: int) -> range:
+        return range(self.first_rows[place], self.first_rows[place] + 1 + len(self.sequences[place].guess))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +94,7 @@ class PagedRunner(ABC):
         self._logprobs: dict[int, TokenLogprobs] = {}
         self._embeddings: dict[int, Embedding] = {}
         self._accepted: dict[int, list[int]] = {}
+        self._begun: _Begun | None = None
         self.group: RankGroup | None = None
         """The other ranks that compute a part of each step."""
         self._steps = 0
@@ -149,7 +134,7 @@ class PagedRunner(ABC):
             for ahead in range(1 + len(sequence.guess))
         ]
         with _faults_named(), self._scratch_freed():
-            output = self.forward(sequences)
+            output = self._step_output(sequences)
             with torch.inference_mode():
                 drawn = self._sampler.sample(
                     output.logits,
@@ -157,7 +142,7 @@ class PagedRunner(ABC):
                     [sequences[position].output_position + ahead for position, ahead in rows],
                     [sequences[position].history for position, _ahead in rows],
                 )
-            embeddings = _embeddings(sequences, output.hidden)
+            embeddings = embeddings_of(sequences, output.hidden)
         if drawn.grammar_broken:
             raise GrammarBroken([rows[row][0] for row in drawn.grammar_broken])
         no_numbers = {position for position, embedding in embeddings.items() if not np.isfinite(embedding).all()}
@@ -184,6 +169,18 @@ class PagedRunner(ABC):
         self._embeddings = embeddings
         return tokens
 
+    @property
+    def computes_by_itself(self) -> bool:
+        """See `workers.engine.run_ahead.AheadRunner`. Other ranks know no forward but a step's."""
+        return self._device.type == "cuda" and self.group is None
+
+    def begin(self, sequences: Sequence[SequenceInput]) -> None:
+        """See `workers.engine.run_ahead.AheadRunner`."""
+        assert all(sequence.sampling is not None for sequence in sequences), "only what samples is begun ahead"
+        counts = [1 + len(sequence.guess) for sequence in sequences]
+        with _faults_named(), self._scratch_freed():
+            self._begun = _Begun(sequences, self.logits(sequences), (0, *accumulate(counts[:-1])))
+
     def take_accepted(self) -> Mapping[int, Sequence[int]]:
         """See `workers.engine.speculation.VerifyingRunner`."""
         taken, self._accepted = self._accepted, {}
@@ -199,6 +196,42 @@ class PagedRunner(ABC):
         taken, self._embeddings = self._embeddings, {}
         return taken
 
+    def _step_output(self, sequences: Sequence[SequenceInput]) -> ForwardOutput:
+        """As `forward`; a sequence that was begun ahead has its rows of logits already."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return self.forward(sequences)
+        wanted = [sequence.begun for sequence in sequences if sequence.begun is not None]
+        self._scrub_dropped(begun, set(range(len(begun.sequences))).difference(wanted))
+        rest = [sequence for sequence in sequences if sequence.begun is None]
+        if not wanted:
+            return self.forward(rest)
+        rows = np.array([row for place in wanted for row in begun.rows(place)])
+        with torch.inference_mode():
+            # A copy, before the next forward writes to the same place.
+            ahead = begun.logits[self._to_device(rows)]
+            if not rest:
+                return ForwardOutput(ahead)
+            others = self.forward(rest)
+            return ForwardOutput(self._in_order(sequences, ahead, others.logits), others.hidden)
+
+    def _in_order(self, sequences: Sequence[SequenceInput], ahead: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        """Rows of both kinds of sequences, in the order of the step."""
+        of_ahead, of_rest = iter(range(len(ahead))), iter(range(len(ahead), len(ahead) + len(rest)))
+        order = [
+            next(of_rest if sequence.begun is None else of_ahead)
+            for sequence in sequences
+            if sequence.sampling is not None
+            for _row in range(1 + len(sequence.guess))
+        ]
+        return torch.cat((ahead, rest))[self._to_device(np.array(order))]
+
+    def _scrub_dropped(self, begun: _Begun, places: Collection[int]) -> None:
+        """What nobody samples nobody looks at: where it is no number, whoever has the blocks next must not read it."""
+        for place in places:
+            if not begun.logits[[*begun.rows(place)]].amax(dim=-1).isfinite().all():
+                self._storage.scrub(begun.sequences[place].block_ids)
+
     def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
         """One forward: its logits, see there."""
         return self.forward(sequences).logits
@@ -207,28 +240,8 @@ class PagedRunner(ABC):
         """KV is written, and what is wanted comes back: for each sequence that samples a row of logits, and one for
         each token guessed behind it; for each that is embedded a hidden state.
         """
-        lengths = np.array([len(sequence.token_ids) + len(sequence.guess) for sequence in sequences])
-        starts = np.array([sequence.start for sequence in sequences])
-        ends = lengths.cumsum()
-        ids = np.fromiter(
-            (token for sequence in sequences for part in (sequence.token_ids, sequence.guess) for token in part),
-            np.int64,
-            int(ends[-1]),
-        )
-        # Position of a packed token: its place in the row, less where its sequence begins there, plus its start.
-        positions = np.arange(len(ids)) + np.repeat(starts - (ends - lengths), lengths)
-        samples = np.array([0 if sequence.sampling is None else 1 + len(sequence.guess) for sequence in sequences])
-        # The last `samples` tokens of each sequence.
-        rows = np.arange(int(samples.sum())) + np.repeat(ends - samples.cumsum(), samples)
-        embedded = ends[[sequence.embed for sequence in sequences]] - 1
-        attention = self._attention.begin_step(
-            [
-                SequenceSpan(sequence.start, int(length), sequence.block_ids)
-                for sequence, length in zip(sequences, lengths, strict=True)
-            ]
-        )
         with torch.inference_mode():
-            return self._forward(PackedStep(ids, positions, rows, embedded, attention))
+            return self._forward(pack(sequences, self._attention))
 
     @contextmanager
     def _scratch_freed(self) -> Iterator[None]:
@@ -251,7 +264,7 @@ class PagedRunner(ABC):
     def _forward(self, step: PackedStep) -> ForwardOutput:
         """Runs in inference mode."""
 
-    def _to_device(self, values: _Ids) -> torch.Tensor:
+    def _to_device(self, values: Ids) -> torch.Tensor:
         host = torch.from_numpy(values)
         if self._device.type == "cuda":
             host = host.pin_memory()  # an ordinary tensor's copy would wait for all that the device has to do
@@ -286,14 +299,6 @@ class PagedRunner(ABC):
         if placement.device.type == "cuda":
             torch.cuda.empty_cache()
         return 2 * peak_bytes
-
-
-def _embeddings(sequences: Sequence[SequenceInput], hidden: torch.Tensor | None) -> dict[int, Embedding]:
-    """Rows of `hidden` by place of their sequence, copied to the host."""
-    if hidden is None:
-        return {}
-    places = [place for place, sequence in enumerate(sequences) if sequence.embed]
-    return dict(zip(places, hidden.float().cpu().numpy().copy(), strict=True))
 
 
 def serving_attention(heads: AttentionHeads, preferred: AttentionKind) -> AttentionKind:

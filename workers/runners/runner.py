@@ -35,6 +35,8 @@ class SequenceInput:
     """The sampled token's index in the output: the counter of the counter-based randomness."""
     history: Sequence[int] = ()
     """All known tokens of the sequence, prompt and output: needed where `sampling` has penalties or a grammar."""
+    begun: int | None = None
+    """Its place in the forward that was begun ahead (`workers.engine.run_ahead`); None: not in it."""
     guess: Sequence[int] = ()
     """Tokens that may follow, computed behind `token_ids` to see whether they would have been drawn. The blocks cover
     them too; `sampling` is given."""

@@ -136,7 +136,8 @@ def _take(
 
 
 def _piece(whole: SequenceInput, offset: int, tokens: int) -> SequenceInput:
-    """Only the piece that reaches the end samples; guesses are left out where memory is short."""
+    """Only the piece that reaches the end samples. Guesses are left out where memory is short, and what was begun ahead
+    went with the forward that failed."""
     last = offset + tokens == len(whole.token_ids)
     return replace(
         whole,
@@ -144,5 +145,6 @@ def _piece(whole: SequenceInput, offset: int, tokens: int) -> SequenceInput:
         start=whole.start + offset,
         sampling=whole.sampling if last else None,
         embed=whole.embed and last,
+        begun=None,
         guess=(),
     )

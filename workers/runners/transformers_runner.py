@@ -31,7 +31,8 @@ from workers.runners.attention.backend import AttentionKind
 from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.errors import UnsupportedModel, first_line
 from workers.runners.hidden_states import LastHiddenStates
-from workers.runners.paged_runner import AttentionHeads, ForwardOutput, PackedStep, PagedRunner, serving_attention
+from workers.runners.packed_step import ForwardOutput, PackedStep
+from workers.runners.paged_runner import AttentionHeads, PagedRunner, serving_attention
 from workers.runners.position_limits import refuse_batch_dependent_positions
 from workers.runners.runner import ModelLimits, NoEmbeddings, SequenceInput
 from workers.runners.step_memory import PoolProfile

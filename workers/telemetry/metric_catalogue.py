@@ -13,7 +13,7 @@ Request ids belong into spans.
 """
 
 from workers.telemetry.metric import Kind, Metric
-from workers.telemetry.metric_conventions import DURATION_BOUNDS, TOKEN_BOUNDS
+from workers.telemetry.metric_conventions import DURATION_BOUNDS, FIRST_TOKEN_BOUNDS, TOKEN_BOUNDS
 from workers.telemetry.metric_lookahead import LOOKAHEAD
 
 __all__ = ["OURS"]
@@ -53,6 +53,15 @@ WAIT_TIME = Metric(
     "From arrival to dispatch (slot and blocks taken), counted when the request has ended. The rest of the time to "
     "the first token is prefill.",
     DURATION_BOUNDS,
+)
+FIRST_DELTA_TIME = Metric(
+    "headrace.first_delta.time",
+    "s",
+    _HISTOGRAM,
+    _CLASS,
+    "Of a streamed request: from its record's time stamp (the broker's clock) until the broker has its first delta "
+    "(the worker's). What its reader waits for, time in which no worker had read the record included.",
+    FIRST_TOKEN_BOUNDS,
 )
 INTER_TOKEN_GAP = Metric(
     "headrace.inter_token.gap",
@@ -321,6 +330,7 @@ OURS = (
     QUEUE_VARIANCE,
     OLDEST_AGE,
     WAIT_TIME,
+    FIRST_DELTA_TIME,
     INTER_TOKEN_GAP,
     *LOOKAHEAD,
     REQUESTS,

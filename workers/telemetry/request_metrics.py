@@ -1,4 +1,5 @@
-"""Metrics of requests: recorded when a terminal reply is on the broker, and when one is refused at ingress.
+"""Metrics of requests: recorded when a stream's first delta and when its terminal reply is on the broker, and when a
+request is refused at ingress.
 
 Knows timelines, endings and the names under which they are counted. Runs on the event loop, some tens of microseconds a
 request. Does not know windows or the engine.
@@ -17,6 +18,7 @@ from workers.telemetry import metric_conventions as conventions
 from workers.telemetry.generation_attributes import OPERATION_NAMES, PROVIDER
 from workers.telemetry.metric_store import MetricStore
 from workers.telemetry.tenant_labels import TenantLabels
+from workers.telemetry.wall_clock import WallClock
 
 __all__ = ["RequestMetrics"]
 
@@ -35,6 +37,7 @@ class RequestMetrics:
         self._tenants = tenants
         self._model = model
         self._dead_letters = dead_letters
+        self._clock = WallClock()
         self._vllm = store.declares(theirs.VLLM_TTFT)
         self._write_ups = store.declares(theirs.LLM_WAIT)
 
@@ -42,6 +45,14 @@ class RequestMetrics:
         """Ingress refused a record."""
         code = refusal.error.code or str(refusal.error.status_code)
         self._store.add(ours.REJECTED, 1, refusal.origin_class.label, code)
+
+    def begun(self, arrival: Arrival, acknowledged_s: float) -> None:
+        """The broker has the first delta of its stream."""
+        if arrival.timestamp_ms < 0:
+            return  # a record without a time stamp
+        # Two machines' clocks may differ: less than nothing is nothing.
+        since_ms = max(0.0, self._clock.ns(acknowledged_s) / 1e6 - arrival.sent_ms)
+        self._store.observe(ours.FIRST_DELTA_TIME, since_ms / 1000, arrival.origin_class.label)
 
     def settled(self, settled: Settled, met: Mapping[str, bool]) -> None:
         """A terminal reply is on the broker. `met`: the request's objectives."""

@@ -147,6 +147,11 @@ class WorkerTelemetry:
             self._throughput.add(tenant, count)
             self._reporter.tokens(arrival, count)
 
+    def begun(self, arrival: Arrival, acknowledged_s: float) -> None:
+        """The broker has the first delta of its stream."""
+        if self._on:
+            self._requests.begun(arrival, acknowledged_s)
+
     def revoked(self, partition: PartitionEpoch) -> None:
         self._live.pop(partition, None)
         self._reporter.revoked(partition)

@@ -157,6 +157,9 @@ async def test_a_run_exports_what_the_catalogue_declares_and_what_its_clients_sa
     assert total(first, "_count") == total(whole, "_count", error_type="") == len(answers)
     waited_s = sum((answer.first_delta_s or answer.ended_s) - answer.sent_s for _, _, answer in answers)
     assert 0 < total(first, "_sum") <= waited_s
+    begun = families["headrace_first_delta_time_seconds"]
+    assert total(begun, "_count") == len(answers)
+    assert total(begun, "_sum") > total(first, "_sum")
     assert 0 < total(whole, "_sum", error_type="") <= sum(answer.ended_s - answer.sent_s for _, _, answer in answers)
     # Somebody made room for an urgent request, and no record is lost from the count.
     assert total(families["headrace_preemptions"], "_total", victim_class="p3", causer_class="p0") > 0

@@ -29,7 +29,8 @@ from workers.runners.decoder.family import DecoderShape, NotDescribed, describe
 from workers.runners.decoder.runner import DecoderRunner
 from workers.runners.errors import GrammarBroken, NotFiniteLogits
 from workers.runners.native.library import NativeLibrary
-from workers.runners.paged_runner import ForwardOutput, PagedRunner
+from workers.runners.packed_step import ForwardOutput
+from workers.runners.paged_runner import PagedRunner
 from workers.runners.runner import ModelLimits, SequenceInput
 
 SMALL: dict[str, Any] = {

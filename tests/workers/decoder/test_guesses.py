@@ -1,6 +1,7 @@
 """Guessed tokens change nothing but the number of steps: those that would have been drawn are taken, others dropped."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from transformers import LlamaConfig
@@ -37,8 +38,12 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return DecoderRunner(files, shape, PLACEMENT, library=library, kv_bytes=2**22)
 
 
-def answers(runner: DecoderRunner, known: list[list[int]], draw: random.Random | None) -> tuple[list[list[int]], int]:
-    """All prompts at once, to `NEW_TOKENS` each. `known`: the answers to guess from, mostly right; the steps too."""
+def answers(
+    runner: DecoderRunner, known: list[list[int]], draw: random.Random | None, *, ahead: bool = False
+) -> tuple[list[list[int]], int]:
+    """All prompts at once, to `NEW_TOKENS` each. `known`: the answers to guess from, mostly right; the steps too.
+
+    `ahead`: some sequences of each step are begun before it, others dropped again."""
     prompts = texts((5, 40, 17, 33))
     outputs: list[list[int]] = [[] for _ in prompts]
     computed, steps = [0] * len(prompts), 0
@@ -55,6 +60,8 @@ def answers(runner: DecoderRunner, known: list[list[int]], draw: random.Random |
             blocks = range(8 * place, 8 * place + 8)
             start = computed[place]
             inputs.append(SequenceInput(tokens[start:], start, blocks, SAMPLING[place], at, guess=guess))
+        if ahead:
+            inputs = begun_ahead(runner, inputs)
         sampled = runner.step(inputs)
         accepted = runner.take_accepted()
         steps += 1
@@ -67,9 +74,26 @@ def answers(runner: DecoderRunner, known: list[list[int]], draw: random.Random |
     return outputs, steps
 
 
+def begun_ahead(runner: DecoderRunner, inputs: list[SequenceInput]) -> list[SequenceInput]:
+    """Every other sequence is wanted, the first one is dropped, the last one is not begun at all."""
+    if len(inputs) == 1:
+        return inputs
+    runner.begin(inputs[:-1])
+    return [
+        replace(sequence, begun=place) if place % 2 and place < len(inputs) - 1 else sequence
+        for place, sequence in enumerate(inputs)
+    ]
+
+
 def test_answers_are_the_same_with_right_and_wrong_guesses_in_fewer_steps(runner: DecoderRunner) -> None:
     plain, plain_steps = answers(runner, [], None)
     for seed in range(3):
         guessed, guessed_steps = answers(runner, plain, random.Random(seed))
         assert guessed == plain
         assert guessed_steps < plain_steps
+
+
+def test_nor_does_it_change_anything_to_begin_some_of_them_ahead(runner: DecoderRunner) -> None:
+    plain, _ = answers(runner, [], None)
+    assert answers(runner, [], None, ahead=True)[0] == plain
+    assert answers(runner, plain, random.Random(4), ahead=True)[0] == plain

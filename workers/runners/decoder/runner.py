@@ -26,7 +26,8 @@ from workers.runners.decoder.torch_forward import TorchForward
 from workers.runners.decoder.weights import DecoderWeights
 from workers.runners.errors import ModelError
 from workers.runners.native.library import NativeLibrary
-from workers.runners.paged_runner import AttentionHeads, ForwardOutput, PackedStep, PagedRunner, serving_attention
+from workers.runners.packed_step import ForwardOutput, PackedStep
+from workers.runners.paged_runner import AttentionHeads, PagedRunner, serving_attention
 from workers.runners.position_limits import refuse_batch_dependent_positions
 from workers.runners.step_memory import PoolProfile
 
