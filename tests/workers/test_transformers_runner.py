@@ -26,7 +26,7 @@ from workers.intake.sampling import GREEDY, SamplingParams
 from workers.models.devices import Placement
 from workers.runners import paged_runner
 from workers.runners.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
-from workers.runners.packed_step import PackedStep
+from workers.runners.packed_step import ForwardOutput, PackedStep
 from workers.runners.runner import ModelLimits, SequenceInput
 from workers.runners.split_forward import SplitForward
 from workers.runners.transformers_runner import TransformersRunner
@@ -264,7 +264,7 @@ def test_a_step_in_pieces_gives_the_same_tokens_and_log_probabilities() -> None:
     whole = SplitForward(runner).step(step)
     forward = runner._forward
 
-    def little_memory(packed: PackedStep) -> torch.Tensor:
+    def little_memory(packed: PackedStep) -> ForwardOutput:
         if len(packed.ids) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(packed)
