@@ -68,6 +68,7 @@ class LocalBroker:
     `kill` serves the same data on the same port. One owner: not for use from several threads at once.
 
     `port`: a fixed one; else that of the state directory's last run, else a free one.
+    `cluster_id`: of the cluster that it is formatted as a node of; a new one by default.
     `extra_properties` are added to, or replace, lines of `server.properties`.
     Raises `KafkaToolMissingError`, `KafkaFetchFailedError`, `BrokerStateInUseError`, `BrokerStartFailedError`, all
     of them `BrokerError`.
@@ -78,6 +79,7 @@ class LocalBroker:
         state_dir: Path,
         *,
         port: int | None = None,
+        cluster_id: str | None = None,
         heap_mb: int = 512,
         start_timeout_s: float = 60.0,
         stop_grace_s: float = 15.0,
@@ -86,6 +88,7 @@ class LocalBroker:
     ) -> None:
         self._state_dir = state_dir.absolute()
         self._fixed_port = port
+        self._cluster_id = cluster_id or base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode("ascii")
         self._heap_mb = heap_mb
         self._start_timeout_s = start_timeout_s
         self._stop_grace_s = stop_grace_s
@@ -186,10 +189,9 @@ class LocalBroker:
         write_server_properties(
             self._state_dir / "format.properties", endpoints, data_dir=scratch.name, extra=self._extra_properties
         )
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode("ascii")
         command = self._java_command(java, jars, "kafka.tools.StorageTool", "format")
         # '=' because an id may begin with a dash.
-        command += [f"--cluster-id={cluster_id}", "--config", "format.properties"]
+        command += [f"--cluster-id={self._cluster_id}", "--config", "format.properties"]
         done = subprocess.run(command, cwd=self._state_dir, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BrokerStartFailedError(

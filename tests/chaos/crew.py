@@ -24,7 +24,6 @@ from tests.chaos.raw_checker import Sent, problems, run_again
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from topics.kafka_settings import KafkaSettings
-from topics.local_broker import LocalBroker
 
 __all__ = ["BROKER_PROPERTIES", "PLACES", "Crew", "Member", "Zygote", "zygote"]
 
@@ -127,9 +126,9 @@ async def zygote(model: str, log: Path) -> AsyncIterator[Zygote]:
 class Crew:
     """Workers that share one class's topic of a prefix of their own, and a reader of what they answer."""
 
-    def __init__(self, broker: LocalBroker, workers: Zygote) -> None:
+    def __init__(self, bootstrap_servers: str, workers: Zygote) -> None:
         prefix = f"c{uuid.uuid4().hex[:12]}"
-        self.bootstrap_servers = broker.bootstrap_servers
+        self.bootstrap_servers = bootstrap_servers
         self.catalogue = Catalogue(prefix, group_prefix=prefix, request_partitions=2, reply_partitions=2)
         self.topic = self.catalogue.requests("p1")
         self.sent: list[Sent] = []
@@ -206,7 +205,8 @@ class Crew:
         """Completions of 1 to `tokens` tokens, half of them streamed. `deadly`: places among them of requests that
         end the process that runs them, where its hook is for that."""
         first = len(self.sent)
-        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap_servers) as producer:
+        # What is acknowledged is there once, whichever node goes.
+        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap_servers, enable_idempotence=True) as producer:
             under_way = []
             for number in range(first, first + count):
                 stream = number // 2 % 2 == 0  # in both partitions

@@ -8,15 +8,17 @@ import random
 import signal
 from collections.abc import Sequence
 
+from tests.chaos.cluster import until_in_sync
 from tests.chaos.crew import PLACES, Crew, Member
 from topics.local_broker import LocalBroker
 
 __all__ = [
     "bounced",
-    "broker_bounced",
+    "broker_away",
     "commit_first",
     "joined_and_left",
     "killed_again_and_again",
+    "nodes_bounced",
     "poisoned",
     "read_past_open_transactions",
     "stopped_and_woken",
@@ -135,17 +137,40 @@ async def bounced(workers: Crew, *, clean: bool, bounces: int, requests: int) ->
     return await workers.problems(ends=bounces + 1 if clean else None)
 
 
-async def broker_bounced(workers: Crew, broker: LocalBroker, *, clean: bool, away_s: Sequence[float]) -> list[str]:
-    """The broker stopped or killed under two workers, each time for so long, while requests come."""
+async def nodes_bounced(
+    workers: Crew, nodes: Sequence[LocalBroker], *, clean: bool, bounces: int, requests: int
+) -> list[str]:
+    """One node of a cluster after the other is stopped or killed under two workers while requests come, and is started
+    again when the others have answered; the next one goes when the cluster is whole."""
     crew = [await workers.start() for _ in range(2)]
     await asyncio.gather(*(worker.until_ready() for worker in crew))
-    for seconds in away_s:
-        await workers.send(400)
-        await workers.answered(len(workers.sent) - 300)
-        await asyncio.to_thread(broker.stop if clean else broker.kill)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(broker.start)
-        await workers.answered(len(workers.sent))
+    half = requests // bounces // 2
+    for number in range(bounces):
+        node = nodes[number % len(nodes)]
+        await workers.send(half)
+        async with asyncio.TaskGroup() as meanwhile:
+            meanwhile.create_task(asyncio.to_thread(node.stop if clean else node.kill))
+            meanwhile.create_task(workers.send(half))
+        await workers.answered(len(workers.sent) - half // 2)
+        await asyncio.to_thread(node.start)
+        await until_in_sync(nodes)
+    await workers.answered(len(workers.sent))
+    for worker in crew:
+        worker.signal(signal.SIGTERM)
+        await worker.ended.wait()
+    return await workers.problems()
+
+
+async def broker_away(workers: Crew, broker: LocalBroker, *, seconds: float) -> list[str]:
+    """The only broker is away under two workers that have requests."""
+    crew = [await workers.start() for _ in range(2)]
+    await asyncio.gather(*(worker.until_ready() for worker in crew))
+    await workers.send(400)
+    await workers.answered(len(workers.sent) - 300)
+    await asyncio.to_thread(broker.stop)
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(broker.start)
+    await workers.answered(len(workers.sent))
     for worker in crew:
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()

@@ -5,18 +5,20 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.cluster import addresses
 from tests.chaos.crew import PLACES, Crew, zygote
 from tests.chaos.stories import (
     bounced,
-    broker_bounced,
+    broker_away,
     joined_and_left,
     killed_again_and_again,
+    nodes_bounced,
     poisoned,
     stopped_and_woken,
 )
@@ -35,7 +37,9 @@ def sized(count: int, least: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Case:
-    story: Callable[[Crew, LocalBroker], Awaitable[list[str]]]
+    story: Callable[[Crew, Sequence[LocalBroker]], Awaitable[list[str]]]
+    nodes: int = 1
+    """Of its cluster: 1 or 3."""
     model: str = "sleeping"
     at_least: Counter[str] = field(default_factory=Counter)
     """Where kills must have landed, and how often."""
@@ -75,13 +79,19 @@ CASES = {
     "worker bounced clean, 10,000 requests": Case(
         lambda workers, _: bounced(workers, clean=True, bounces=sized(40), requests=sized(10_000, 400))
     ),
-    "broker bounced hard": Case(
-        lambda workers, broker: broker_bounced(workers, broker, clean=False, away_s=[1.0] * sized(10))
+    "node of three bounced hard, 10,000 requests": Case(
+        lambda workers, nodes: nodes_bounced(
+            workers, nodes, clean=False, bounces=sized(20, 3), requests=sized(10_000, 600)
+        ),
+        nodes=3,
     ),
-    "broker bounced clean": Case(
-        lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[1.0] * sized(10))
+    "node of three bounced clean, 10,000 requests": Case(
+        lambda workers, nodes: nodes_bounced(
+            workers, nodes, clean=True, bounces=sized(20, 3), requests=sized(10_000, 600)
+        ),
+        nodes=3,
     ),
-    "broker away for 60 s": Case(lambda workers, broker: broker_bounced(workers, broker, clean=True, away_s=[60.0])),
+    "broker away for 60 s": Case(lambda workers, nodes: broker_away(workers, nodes[0], seconds=60.0)),
     "workers join and leave, 5,000 requests": Case(
         lambda workers, _: joined_and_left(workers, changes=sized(40), every_s=(2.0, 10.0), requests=sized(5_000))
     ),
@@ -89,13 +99,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_lost_and_nothing_said_twice(chaos_broker: LocalBroker, tmp_path: Path, name: str) -> None:
+def test_nothing_is_lost_and_nothing_said_twice(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     result = _RESULTS / f"{name.replace(' ', '-').replace(',', '')}.json"
     if result.exists():
         pytest.skip(f"done: {result} holds the result")
     case, log = CASES[name], tmp_path / "workers.log"
+    nodes = request.getfixturevalue("chaos_nodes") if case.nodes > 1 else [request.getfixturevalue("chaos_broker")]
     began_s = time.monotonic()
-    problems, crew = asyncio.run(_live_through(chaos_broker, case, log))
+    problems, crew = asyncio.run(_live_through(nodes, case, log))
     kills, requests = crew.kills, len(crew.sent)
     print(f"{name}: {requests} requests, {time.monotonic() - began_s:.0f} s, kills landed {dict(kills)}")
     assert problems == [], log.read_text()[-5_000:]
@@ -112,6 +123,6 @@ def test_nothing_is_lost_and_nothing_said_twice(chaos_broker: LocalBroker, tmp_p
     result.write_text(json.dumps(figures) + "\n")
 
 
-async def _live_through(broker: LocalBroker, case: Case, log: Path) -> tuple[list[str], Crew]:
-    async with zygote(case.model, log) as workers, Crew(broker, workers) as crew:
-        return await case.story(crew, broker), crew
+async def _live_through(nodes: Sequence[LocalBroker], case: Case, log: Path) -> tuple[list[str], Crew]:
+    async with zygote(case.model, log) as workers, Crew(addresses(nodes), workers) as crew:
+        return await case.story(crew, nodes), crew

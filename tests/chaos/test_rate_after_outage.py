@@ -22,7 +22,8 @@ _FULL = 0.8
 
 
 async def test_the_rate_is_back_soon_after_the_broker_is(chaos_broker: LocalBroker, tmp_path: Path) -> None:
-    async with zygote("sleeping", tmp_path / "workers.log") as workers, Crew(chaos_broker, workers) as crew:
+    servers = chaos_broker.bootstrap_servers
+    async with zygote("sleeping", tmp_path / "workers.log") as workers, Crew(servers, workers) as crew:
         worker = await crew.start()
         await worker.until_ready()
         await crew.send(_REQUESTS)

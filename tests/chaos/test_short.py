@@ -53,7 +53,7 @@ async def _live_through(broker: LocalBroker, log: Path) -> dict[str, End]:
     ends: dict[str, End] = {}
     async with zygote("sleeping", log) as workers:
         for name, story in STORIES.items():
-            async with Crew(broker, workers) as crew:
+            async with Crew(broker.bootstrap_servers, workers) as crew:
                 ends[name] = End(await story(crew), crew.kills)
     return ends
 
