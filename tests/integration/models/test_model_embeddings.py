@@ -1,5 +1,6 @@
 """SmolLM2's embeddings are its last hidden state, whatever shares the steps and whoever is suspended."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,23 @@ from transformers import AutoModelForCausalLM
 
 from scheduling.preemption_rules import PreemptionMode
 from tests.golden.smollm2 import Golden
+from tests.workers.native_kernels import kernels_or_skip
 from tests.workers.preemption_rig import check_embeddings
 from workers.intake.sampling import GREEDY
+from workers.models.devices import choose_placement
 from workers.models.model_source import ModelFiles
+from workers.runners.decoder.family import DecoderShape, describe
+from workers.runners.decoder.runner import DecoderRunner, read_config
 from workers.runners.paged_runner import PagedRunner
 from workers.runners.runner import SequenceInput
 
 pytestmark = pytest.mark.model
 
 
-@pytest.fixture(scope="module")
+SOME_LAYERS = 5
+
+
+@pytest.fixture
 def model(smollm2_files: ModelFiles) -> Any:
     from_pretrained: Any = AutoModelForCausalLM.from_pretrained
     return from_pretrained(str(smollm2_files.folder), dtype=torch.float32, local_files_only=True).eval()
@@ -46,7 +54,17 @@ def test_an_embedding_is_the_last_hidden_state_of_transformers(
         np.testing.assert_allclose(got, want, atol=1e-4 * float(np.abs(want).max()))
 
 
-def test_a_crowd_that_is_suspended_is_embedded_all_the_same(smollm2_runner: PagedRunner, model: Any) -> None:
-    vocabulary = smollm2_runner.limits.vocabulary
-    storage = smollm2_runner.storage
-    check_embeddings(smollm2_runner, storage, model, vocabulary, PreemptionMode.AUTO, swap_places=8)
+def test_a_crowd_that_is_suspended_is_embedded_all_the_same(smollm2_files: ModelFiles, model: Any) -> None:
+    """By the compiled kernels; the first layers of the model, for the whole takes long."""
+    shape = describe(read_config(smollm2_files))
+    assert isinstance(shape, DecoderShape)
+    runner = DecoderRunner(
+        smollm2_files,
+        replace(shape, layers=SOME_LAYERS),
+        choose_placement("cpu", "float32"),
+        library=kernels_or_skip(),
+        kv_bytes=1 << 28,
+    )
+    model.model.layers = model.model.layers[:SOME_LAYERS]
+    vocabulary = runner.limits.vocabulary
+    check_embeddings(runner, runner.storage, model, vocabulary, PreemptionMode.AUTO, swap_places=8)
