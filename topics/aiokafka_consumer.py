@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import HeartbeatRequest, SyncGroupRequest
 
-from topics import aiokafka_records
+from topics import aiokafka_records, aiokafka_stretches
 from topics.aiokafka_closing import close_bootstrap_connection, close_client, closes_within
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
@@ -27,6 +27,7 @@ __all__ = [
     "join_group",
     "log_range",
     "open_consumer",
+    "record_at",
     "seek_to_the_start",
     "standing_places",
     "watch_membership",
@@ -46,6 +47,7 @@ async def open_consumer(
     Raises `KafkaUnavailableError` after `timeout_s`.
     """
     aiokafka_records.install()
+    aiokafka_stretches.install()
     defaults = {"enable_auto_commit": False, "auto_offset_reset": "none"}
     consumer = AIOKafkaConsumer(*topics, **{**defaults, **settings.client_arguments(role), **arguments})
     try:
@@ -73,9 +75,14 @@ async def close_consumer(consumer: Any, *, timeout_s: float) -> None:
 
 
 def inbound_record(record: Any) -> InboundRecord:
-    """aiokafka's `ConsumerRecord` as ours. A header without a value gets an empty one."""
+    """aiokafka's `ConsumerRecord` as ours."""
+    return record_at(record.topic, record.partition, record)
+
+
+def record_at(topic: str, partition: int, record: aiokafka_stretches.LoggedRecord) -> InboundRecord:
+    """A record as it was decoded as ours. A header without a value gets an empty one."""
     return InboundRecord(
-        id=RecordId(record.topic, record.partition, record.offset),
+        id=RecordId(topic, partition, record.offset),
         timestamp_ms=record.timestamp,
         key=record.key,
         value=record.value,

@@ -29,7 +29,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 
-__all__ = ["install"]
+__all__ = ["decoded_records", "install"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,11 @@ _MAGIC_AT = 16
 def install() -> None:
     """Let every aiokafka consumer of this process read such records. Idempotent."""
     aiokafka.consumer.fetcher.MemoryRecords = _ReadableRecords
+
+
+def decoded_records(batch: Any) -> list[Any]:
+    """All records of a batch that `install`ed code has read, made at once."""
+    return batch.decoded() if isinstance(batch, _ReadableBatch) else list(batch)
 
 
 class _ReadableRecords:
@@ -92,19 +97,28 @@ class _ReadableBatch:
             for record in self._batch:
                 yield record
                 read += 1
-        except UnicodeDecodeError as error:
-            reason = error
-        except CorruptRecordException as error:
-            # How aiokafka says the same without its C extension.
-            if not isinstance(error.__cause__, UnicodeDecodeError):
-                raise
-            reason = error.__cause__
+        except (UnicodeDecodeError, CorruptRecordException) as error:
+            again = self._again(error)
         else:
             return
+        yield from islice(again, read, None)
+
+    def decoded(self) -> list[Any]:
+        try:
+            return list(self._batch)
+        except (UnicodeDecodeError, CorruptRecordException) as error:
+            return list(self._again(error))
+
+    def _again(self, error: Exception) -> Iterator[Any]:
+        """All records from the first one. Raises what is wrong with the batch if it isn't a header's name."""
+        # Without its C extension, aiokafka says of a name that the record is corrupt.
+        reason = error.__cause__ if isinstance(error, CorruptRecordException) else error
+        if not isinstance(reason, UnicodeDecodeError):
+            raise error
         logger.debug(
             "a record in the batch at offset %d has a header name that is no UTF-8: %s", self.base_offset, reason
         )
-        yield from islice(_decode(self._data), read, None)
+        return _decode(self._data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """A compacted topic of one partition as a table: read whole, then what is new, and written to.
 
-Knows the partition, its reader and its producer. Does not know what the records mean (`topics.control_orders`,
-`topics.jobs.board`). Raw aiokafka objects stay in `topics.partition_reader` and `topics.record_producer`.
+Knows the partition, its reader and its producer, which connects for the first record: most who read never write. Does
+not know what the records mean (`topics.control_orders`, `topics.jobs.board`). Raw aiokafka objects stay in
+`topics.partition_reader` and `topics.record_producer`.
 """
 
 import asyncio
@@ -31,13 +32,14 @@ class CompactedTopic:
         # What is written here is in no transaction, and nobody's open one may hold it up.
         self._reader = PartitionReader(settings, topic, 0, read_committed=False)
         self._producer = RecordProducer(settings, role)
+        self._connecting = asyncio.Lock()
+        self._connected = False
         self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._reader)
             stack.push_async_callback(self._producer.stop)
-            await self._producer.start()
             self._exit = stack.pop_all()
         return self
 
@@ -52,6 +54,10 @@ class CompactedTopic:
 
     async def write(self, record: OutboundRecord) -> RecordId:
         """Return when a broker has it. Raises `KafkaUnavailableError`, `RecordRefusedError`."""
+        async with self._connecting:
+            if not self._connected:
+                await self._producer.start()
+                self._connected = True
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 while not self._producer.has_room:

@@ -6,21 +6,22 @@ With `read_committed` the end is the last stable offset: what an open transactio
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from topics.aiokafka_consumer import close_consumer, inbound_record, log_range, open_consumer
+from topics.aiokafka_consumer import close_consumer, log_range, open_consumer, record_at
 from topics.aiokafka_producer import KafkaUnavailableError
+from topics.aiokafka_stretches import IN_STRETCHES, LoggedRecord
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord
 
 __all__ = ["PartitionReader", "end_offsets"]
 
-_MAX_RECORDS = 1_000
 _POLL_MS = 100
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -81,6 +82,7 @@ class PartitionReader:
             isolation_level=self._isolation,
             fetch_max_wait_ms=_POLL_MS,
             max_partition_fetch_bytes=4 * 2**20,
+            value_deserializer=IN_STRETCHES,
         )
         try:
             first, _ = await log_range(self._consumer, self._partition, timeout_s=self._timeout_s)
@@ -147,7 +149,7 @@ class PartitionReader:
         Raises `KafkaUnavailableError`; the position is then as it was.
         """
         self._consumer.resume(self._partition)
-        return await self._poll()
+        return self._inbound(await self._poll())
 
     async def read_to_end(self, end: int | None = None) -> AsyncIterator[list[InboundRecord]]:
         """What stands between the position and `end`, in order. Records behind it may come with the last of these.
@@ -155,8 +157,12 @@ class PartitionReader:
         `end`: what `end()` gave; as it is now where absent. Raises `KafkaUnavailableError` when a broker doesn't answer
         for `timeout_s`.
         """
-        if end is None:
-            end = await self.end()
+        async with aclosing(self.scan_to_end(await self.end() if end is None else end)) as stretches:
+            async for records in stretches:
+                yield self._inbound(records)
+
+    async def scan_to_end(self, end: int) -> AsyncGenerator[Sequence[LoggedRecord], None]:
+        """`read_to_end`, with the records as they were decoded: for readers of so many that making them anew tells."""
         loop = asyncio.get_running_loop()
         heard_s = loop.time()
         self._consumer.resume(self._partition)
@@ -174,14 +180,18 @@ class PartitionReader:
         finally:
             self._consumer.pause(self._partition)
 
-    async def _poll(self) -> list[InboundRecord]:
+    def _inbound(self, records: Iterable[LoggedRecord]) -> list[InboundRecord]:
+        topic, partition = self._partition.topic, self._partition.partition
+        return [record_at(topic, partition, record) for record in records]
+
+    async def _poll(self) -> Sequence[LoggedRecord]:
         try:
-            batches = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
-            records = [inbound_record(record) for batch in batches.values() for record in batch]
+            stretches = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=1)
+            found: list[Sequence[LoggedRecord]] = stretches.get(self._partition, [()])
             # Behind gaps and transaction markers too, which are no records.
             self.position = await self._consumer.position(self._partition)
         except KafkaError as error:
             # What it had begun to hand out comes again.
             self._consumer.seek(self._partition, self.position)
             raise KafkaUnavailableError(self._settings, error) from error
-        return records
+        return found[0]

@@ -5,6 +5,7 @@ what a command does.
 """
 
 import argparse
+import gc
 import importlib
 import logging
 import os
@@ -92,8 +93,19 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return 2
 
 
+def _loaded(name: str) -> ModuleType:
+    """The module, without a thought for garbage: what is loaded stays, and looking through it again and again takes a
+    tenth of the time."""
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _command(name: str, rest: Sequence[str]) -> int:
-    module = importlib.import_module(f"workers.commands.{name}")
+    module = _loaded(f"workers.commands.{name}")
     parser = argparse.ArgumentParser(
         prog=f"headrace {name}",
         description=module.__doc__,

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Literal
 
 import orjson
-from opentelemetry import propagate, trace
 
 __all__ = ["LOG_FORMATS", "JsonFormatter", "LogFormat", "keep_records_out_of_logs", "set_up_logging"]
 
@@ -55,6 +54,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _trace_of(record: logging.LogRecord) -> dict[str, str]:
+    from opentelemetry import propagate, trace  # takes longer to load than many a command that logs nothing
+
     traceparent = getattr(record, "traceparent", None)
     if isinstance(traceparent, str):
         span = trace.get_current_span(propagate.extract({"traceparent": traceparent}))

@@ -9,6 +9,7 @@ whoever ends a run need not have the input. All of these records may stand there
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -18,11 +19,14 @@ from topics.headers import EVENT, JOB_ID, REQUEST_ID
 from topics.jobs.records import JobOrder
 from topics.jobs.row_ids import RowId
 from topics.jobs.row_set import RowSet
-from topics.jobs.rows import RowProblem
 from topics.kafka_settings import KafkaSettings
 from topics.record import RecordId
 from topics.record_producer import RecordProducer
 from topics.replies import OutboundRecord, ReplyContext
+
+if TYPE_CHECKING:
+    # It knows all of a request; who only reads a job's replies need not load it.
+    from topics.jobs.rows import RowProblem
 
 __all__ = ["CANCELLED", "MANIFEST", "cancel_record", "manifest_records", "refusal_record", "write_records"]
 
@@ -44,7 +48,7 @@ def cancel_record(topic: str, order: JobOrder, run: int, unsent: RowSet) -> Outb
     return _record(topic, order, CANCELLED, [run, unsent.encode()])
 
 
-def refusal_record(topic: str, order: JobOrder, row: RowProblem) -> OutboundRecord:
+def refusal_record(topic: str, order: JobOrder, row: "RowProblem") -> OutboundRecord:
     """The error reply to a row that is not sent, as a worker would write it."""
     return ReplyContext(
         request_id=str(RowId(order.job_id, 1, row.row)),

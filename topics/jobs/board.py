@@ -14,6 +14,7 @@ from typing import Self
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue
 from topics.compacted_topic import CompactedTopic
+from topics.jobs.errors import JobMistakeError
 from topics.jobs.records import (
     CollectorBeat,
     JobCancel,
@@ -36,7 +37,7 @@ BEAT_S = 2.0
 """A collector says that it lives this often; after five silent beats it counts as gone."""
 
 
-class JobBoardError(LookupError):
+class JobBoardError(JobMistakeError, LookupError):
     """A topic that jobs need isn't there."""
 
 

@@ -8,11 +8,12 @@ run that was cancelled.
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from topics.aiokafka_stretches import LoggedRecord
 from topics.headers import CUSTOM_ID, EVENT, JOB_ID
 from topics.jobs.announcements import CANCELLED, MANIFEST
 from topics.jobs.board import Job
@@ -23,7 +24,6 @@ from topics.jobs.row_ids import RowId
 from topics.jobs.row_set import RowSet
 from topics.jobs.state import Standing, standing_of_tally
 from topics.jobs.tally import JobTally
-from topics.record import InboundRecord
 
 __all__ = ["JobCollection"]
 
@@ -67,12 +67,14 @@ class JobCollection:
         """All records before `offset` were looked at: those that are this job's have been taken."""
         self.next_offset = max(self.next_offset, offset)
 
-    def take(self, record: InboundRecord) -> bool:
-        """Whether the record says something new of this job. Records that were taken already are passed over."""
-        if record.id.offset < self.next_offset:
+    def take(self, record: LoggedRecord, headers: Mapping[str, bytes | None]) -> bool:
+        """Whether the record, whose headers these are, says something new of this job.
+
+        Records that were taken already are passed over.
+        """
+        if record.offset < self.next_offset:
             return False
-        self.passed(record.id.offset + 1)
-        headers = dict(record.headers)
+        self.next_offset = record.offset + 1
         if (event := headers.get(EVENT)) in (MANIFEST, CANCELLED):
             if headers.get(JOB_ID) != self.job_id.encode():
                 return False
@@ -80,17 +82,19 @@ class JobCollection:
                 return self._take_manifest(record) if event == MANIFEST else self._take_cancel(record)
             except (TypeError, ValueError) as error:
                 # Anyone may write there; a job's own submitter writes what can be read.
-                logger.warning("the %s of %s at %s can't be read: %s", event.decode(), self.job_id, record.id, error)
+                logger.warning(
+                    "the %s of %s at offset %d can't be read: %s", event.decode(), self.job_id, record.offset, error
+                )
                 return False
         reply = RowReply.of(headers, record.value)
-        if reply is None or reply.id.job_id != self.job_id or not self.tally.take(reply, record.timestamp_ms):
+        if reply is None or reply.id.job_id != self.job_id or not self.tally.take(reply, record.timestamp):
             return False
         if self._journal is not None:
-            echoed = headers.get(CUSTOM_ID, b"").decode(errors="replace")
+            echoed = (headers.get(CUSTOM_ID) or b"").decode(errors="replace")
             head = [
                 _ROW_HEAD,
-                record.id.offset,
-                record.timestamp_ms,
+                record.offset,
+                record.timestamp,
                 reply.id.run,
                 reply.id.row,
                 reply.fate.value,
@@ -102,23 +106,23 @@ class JobCollection:
             self._dirty = True
         return True
 
-    def _take_manifest(self, record: InboundRecord) -> bool:
+    def _take_manifest(self, record: LoggedRecord) -> bool:
         if self._journal is None:
             return False  # only counting: nobody asks for names
         first_row, custom_ids = orjson.loads(record.value or b"[0, []]")
         if first_row in self._custom_ids:
             return False  # sent again after a crash of the submitter
         self._name(first_row, custom_ids)
-        self._journal.append([_MANIFEST_HEAD, record.id.offset], [first_row, custom_ids])
+        self._journal.append([_MANIFEST_HEAD, record.offset], [first_row, custom_ids])
         self._dirty = True
         return True
 
-    def _take_cancel(self, record: InboundRecord) -> bool:
+    def _take_cancel(self, record: LoggedRecord) -> bool:
         run, unsent = orjson.loads(record.value or b'[0, ""]')
-        if not self.tally.cancel(run, RowSet.decode(self.total, unsent), record.timestamp_ms):
+        if not self.tally.cancel(run, RowSet.decode(self.total, unsent), record.timestamp):
             return False
         if self._journal is not None:
-            self._journal.append([_CANCEL_HEAD, record.id.offset, record.timestamp_ms], [run, unsent])
+            self._journal.append([_CANCEL_HEAD, record.offset, record.timestamp], [run, unsent])
             self._dirty = True
         return True
 

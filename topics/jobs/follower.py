@@ -7,9 +7,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from topics.aiokafka_stretches import LoggedRecord
 from topics.catalogue import Catalogue
 from topics.headers import REQUEST_ID
 from topics.jobs.board import BEAT_S, Job, JobBoard
@@ -82,19 +84,24 @@ class ReplyFollower:
                 start,
                 found,
             )
-        async for records in self._reader.read_to_end(end.offset):
-            for record in records:
-                if record.id.offset >= end.offset:
-                    break  # of a run, perhaps, that nobody here knows yet
-                request_id = dict(record.headers).get(REQUEST_ID, b"")
-                owner = self._collections.get(request_id.partition(b"~")[0].decode(errors="replace"))
-                if owner is not None:
-                    owner.take(record)
-            self._passed(end)
-            await asyncio.to_thread(self._sync)
+        async with aclosing(self._reader.scan_to_end(end.offset)) as stretches:
+            async for records in stretches:
+                self._take(records, end)
+                self._passed(end)
+                await asyncio.to_thread(self._sync)
         self._passed(end)
         for collection in self._collections.values():
             collection.tally.settle(end.at_ms)
+
+    def _take(self, records: Iterable[LoggedRecord], end: RepliesEnd) -> None:
+        owners = {job_id.encode(): collection for job_id, collection in self._collections.items()}
+        for record in records:
+            if record.offset >= end.offset:
+                break  # of a run, perhaps, that nobody here knows yet
+            headers = dict(record.headers)
+            owner = owners.get((headers.get(REQUEST_ID) or b"").partition(b"~")[0])
+            if owner is not None:
+                owner.take(record, headers)
 
     def _passed(self, end: RepliesEnd) -> None:
         offset = min(self._reader.position, end.offset)

@@ -23,6 +23,7 @@ from typing import IO, Any, cast
 import orjson
 
 from topics.extras import how_to_install
+from topics.jobs.errors import JobMistakeError
 from topics.jobs.rows import ENDPOINTS, MAX_LINE_BYTES
 
 __all__ = ["MAX_INPUT_BYTES", "InputError", "InputFile", "RowTemplate", "open_input"]
@@ -33,7 +34,7 @@ _CHUNK_BYTES = 2**20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-class InputError(Exception):
+class InputError(JobMistakeError):
     """The input can't be read as what it is said to be, with the remedy."""
 
 

@@ -21,6 +21,8 @@ from typing import Any, Self
 
 import orjson
 
+from topics.jobs.errors import JobMistakeError
+
 __all__ = ["JournalInUseError", "RowJournal"]
 
 logger = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 Head = Sequence[Any]
 
 
-class JournalInUseError(Exception):
+class JournalInUseError(JobMistakeError):
     """Another process writes this journal."""
 
 

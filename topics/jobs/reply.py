@@ -7,8 +7,7 @@ were never answered: `batch_expired`, `batch_cancelled`, and `batch_failed` for 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +18,7 @@ from topics.jobs.row_ids import RowId
 __all__ = ["Fate", "RowReply", "RowUsage", "unanswered_line"]
 
 
-class Fate(Enum):
+class Fate(IntEnum):
     """What has become of a row. The value is a byte in `JobTally`."""
 
     PENDING = 0
@@ -54,8 +53,7 @@ class RowUsage(NamedTuple):
 _NOTHING_USED = RowUsage(0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RowReply:
+class RowReply(NamedTuple):
     """A terminal reply to a row."""
 
     id: RowId
@@ -67,12 +65,12 @@ class RowReply:
     model: str | None
 
     @classmethod
-    def of(cls, headers: Mapping[str, bytes], value: bytes | None) -> "RowReply | None":
+    def of(cls, headers: Mapping[str, bytes | None], value: bytes | None) -> "RowReply | None":
         """None: no terminal reply, or none to a row of a job."""
         event = headers.get(EVENT)
-        if event not in (_FINAL, _ERROR):
+        if event != _FINAL and event != _ERROR:
             return None
-        row_id = RowId.parse(headers.get(REQUEST_ID, b"").decode(errors="replace"))
+        row_id = RowId.parse((headers.get(REQUEST_ID) or b"").decode(errors="replace"))
         if row_id is None:
             return None
         try:

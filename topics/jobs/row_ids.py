@@ -8,13 +8,15 @@ import re
 from hashlib import blake2b
 from typing import NamedTuple
 
+from topics.jobs.errors import JobMistakeError
+
 __all__ = ["JobIdError", "RowId", "check_job_id", "derived_job_id", "reply_partition_of"]
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ROW_ID = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})~([1-9][0-9]{0,2})~(0|[1-9][0-9]{0,8})")
 
 
-class JobIdError(ValueError):
+class JobIdError(JobMistakeError, ValueError):
     """A job id that can't be one, with the remedy."""
 
 

@@ -30,6 +30,7 @@ from aiokafka.errors import KafkaError
 from topics.aiokafka_producer import close_producer, open_producer
 from topics.codec import dumps
 from topics.headers import BAGGAGE, CUSTOM_ID, FLOW, REQUEST_ID, TRACEPARENT, TRACESTATE, RequestHeaders
+from topics.jobs.errors import JobFailedError
 from topics.jobs.records import JobOrder, JobRun
 from topics.jobs.rows import BatchRow, RowProblem
 from topics.kafka_settings import KafkaSettings
@@ -46,7 +47,7 @@ _ACKNOWLEDGE_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 
 
-class SendingBrokeError(Exception):
+class SendingBrokeError(JobFailedError):
     """The brokers took only a part of the rows. Submitting again sends the rest."""
 
 

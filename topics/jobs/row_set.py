@@ -37,8 +37,9 @@ class RowSet:
 
     def add(self, row: int) -> None:
         assert 0 <= row < self.total, f"{row = } of {self.total}"
-        if row not in self:
-            self._bits[row >> 3] |= 1 << (row & 7)
+        bit = 1 << (row & 7)
+        if not self._bits[row >> 3] & bit:
+            self._bits[row >> 3] |= bit
             self._size += 1
 
     def __contains__(self, row: object) -> bool:

@@ -15,6 +15,8 @@ import orjson
 
 from topics.errors import RequestError
 from topics.headers import CAP_BYTES, CUSTOM_ID
+from topics.jobs.errors import JobMistakeError
+from topics.plain_chat import is_plain_chat
 from topics.validation import parse_request
 
 __all__ = [
@@ -41,7 +43,7 @@ _STAND_IN = "#line:"
 """Begins the `custom_id` that stands for a row which has none of its own."""
 
 
-class TooManyRowsError(Exception):
+class TooManyRowsError(JobMistakeError):
     """The input has more rows than one job may have."""
 
     def __init__(self) -> None:
@@ -159,18 +161,14 @@ class RowChecker:
             raise _invalid("body", "must be an object")
         if body.get("stream"):
             raise _invalid("body.stream", "must be false: the answers of a batch are not streamed")
-        try:
-            request = parse_request(body)
-        except RequestError as error:
-            path = error.param and f"body.{error.param}"
-            raise RequestError.invalid_request(path, error.message, error.code) from None
+        requested_tokens = _checked(body)
         assert self.endpoint is not None, "its url was checked"
         if (needs := _FIELD_OF[self.endpoint]) not in body:
             raise _invalid("body", f"must have {needs}, for the url is {self.endpoint}")
         value = orjson.dumps(body)
         if len(value) > MAX_BODY_BYTES:
             raise _invalid("body", f"has {len(value)} bytes, the limit is {MAX_BODY_BYTES}", "request_too_large")
-        self._count(len(value), request.requested_tokens)
+        self._count(len(value), requested_tokens)
         return BatchRow(row, custom_id, value, _shared_prefix(body))
 
     def _check_url(self, url: object) -> None:
@@ -187,6 +185,18 @@ class RowChecker:
             self.unlimited_rows += 1
         else:
             self.requested_tokens += requested_tokens
+
+
+def _checked(body: dict[str, Any]) -> int | None:
+    """Its output limit. Raises `RequestError` for its first problem."""
+    if is_plain_chat(body):
+        return body.get("max_tokens") or body.get("max_completion_tokens")
+    try:
+        request = parse_request(body)
+    except RequestError as error:
+        path = error.param and f"body.{error.param}"
+        raise RequestError.invalid_request(path, error.message, error.code) from None
+    return request.requested_tokens
 
 
 def _object(text: bytes) -> dict[str, Any]:

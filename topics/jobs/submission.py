@@ -25,6 +25,7 @@ from topics.headers import REQUEST_ID
 from topics.jobs.announcements import manifest_records, refusal_record, write_records
 from topics.jobs.board import Job, JobBoard
 from topics.jobs.checked_input import CheckedInput, InvalidInputError
+from topics.jobs.errors import JobFailedError, JobMistakeError
 from topics.jobs.follower import now_ms
 from topics.jobs.input_file import InputFile
 from topics.jobs.records import JobOrder, JobRun, OrderProblem, Priority, RunKind
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 
-class JobCancelledError(Exception):
+class JobCancelledError(JobFailedError):
     """Somebody cancelled the job before its first row was sent."""
 
     def __init__(self, job_id: str) -> None:
@@ -55,11 +56,11 @@ class JobCancelledError(Exception):
         )
 
 
-class JobConflictError(Exception):
+class JobConflictError(JobMistakeError):
     """The job exists already, with another input or another order; or can't do what is asked of it now."""
 
 
-class JobTakenOverError(Exception):
+class JobTakenOverError(JobFailedError):
     """Another process goes on with this job's sending, or has ended it."""
 
     def __init__(self, job_id: str, *, cancelled: bool) -> None:

@@ -41,6 +41,11 @@ class Tallied:
     """When the newest deciding reply was written."""
 
 
+def _all_pending(rows: int) -> list[int]:
+    """Rows by their fate."""
+    return [rows, *(0 for _ in list(Fate)[1:])]
+
+
 class JobTally:
     """Fates of `rows` rows. A few bytes a row."""
 
@@ -51,7 +56,7 @@ class JobTally:
         self._cut_ms: dict[int, int] = {}
         """Run → until when its replies count."""
         self._cancelled_runs: set[int] = set()
-        self._counts = [rows, *(0 for _ in list(Fate)[1:])]
+        self._counts = _all_pending(rows)
         self._prompt_tokens = self._completion_tokens = self._cached_tokens = 0
         self._model: str | None = None
         self._last_reply_ms: int | None = None
@@ -68,26 +73,32 @@ class JobTally:
         assert run.run > self._last_run
         self._last_run = run.run
         self._cut_ms[run.run] = run.expires_at_ms + LATE_MS
-        for row in range(self._rows) if run.rows is None else RowSet.decode(self._rows, run.rows):
+        if run.rows is None:
+            self._fates, self._run_of = bytearray(self._rows), bytearray((run.run,)) * self._rows
+            self._counts = _all_pending(self._rows)
+            return
+        for row in RowSet.decode(self._rows, run.rows):
             self._decide(row, Fate.PENDING)
             self._run_of[row] = run.run
 
     def take(self, reply: RowReply, written_ms: int) -> bool:
         """Whether this reply decides its row."""
-        row, run = reply.id.row, reply.id.run
+        _, run, row = reply.id
         if (
             row >= self._rows
             or self._run_of[row] != run
-            or self._fates[row] != Fate.PENDING.value
+            or self._fates[row] != Fate.PENDING
             or written_ms > self._cut_ms[run]
         ):
             return False
         self._decide(row, reply.fate)
-        self._prompt_tokens += reply.usage.prompt_tokens
-        self._completion_tokens += reply.usage.completion_tokens
-        self._cached_tokens += reply.usage.cached_tokens
+        prompt, completion, cached = reply.usage
+        self._prompt_tokens += prompt
+        self._completion_tokens += completion
+        self._cached_tokens += cached
         self._model = self._model or reply.model
-        self._last_reply_ms = max(written_ms, self._last_reply_ms or 0)
+        if self._last_reply_ms is None or written_ms > self._last_reply_ms:
+            self._last_reply_ms = written_ms
         return True
 
     def cancel(self, run: int, unsent: RowSet, written_ms: int) -> bool:
@@ -98,7 +109,7 @@ class JobTally:
         self._cancelled_runs.add(run)
         self._cut_ms[run] = min(self._cut_ms[run], written_ms + LATE_MS)
         for row in unsent:
-            if row < self._rows and self._run_of[row] == run and self._fates[row] == Fate.PENDING.value:
+            if row < self._rows and self._run_of[row] == run and self._fates[row] == Fate.PENDING:
                 self._decide(row, Fate.CANCELLED)
                 news = True
         return news
@@ -106,7 +117,7 @@ class JobTally:
     def settle(self, now_ms: int) -> None:
         """Everything that was written by `now_ms` has been taken: rows whose window has closed have their fate."""
         closed = {run for run, cut_ms in self._cut_ms.items() if now_ms >= cut_ms - LATE_MS + SETTLE_MS}
-        if closed and self._counts[Fate.PENDING.value]:
+        if closed and self._counts[Fate.PENDING]:
             for row in self.in_fate(Fate.PENDING):
                 if (run := self._run_of[row]) in closed:
                     self._decide(row, Fate.CANCELLED if run in self._cancelled_runs else Fate.EXPIRED)
@@ -119,8 +130,7 @@ class JobTally:
         return self._run_of[row]
 
     def in_fate(self, *fates: Fate) -> list[int]:
-        wanted = {fate.value for fate in fates}
-        return [row for row, fate in enumerate(self._fates) if fate in wanted]
+        return [row for row, fate in enumerate(self._fates) if fate in fates]
 
     def statistics(self) -> Tallied:
         pending, completed, failed, expired, cancelled = self._counts
@@ -141,10 +151,10 @@ class JobTally:
         )
 
     def check_integrity(self) -> None:
-        assert self._counts == [self._fates.count(fate.value) for fate in Fate], f"{self._counts = }"
+        assert self._counts == [self._fates.count(fate) for fate in Fate], f"{self._counts = }"
 
     def _decide(self, row: int, fate: Fate) -> None:
         """The one place where a fate changes."""
         self._counts[self._fates[row]] -= 1
-        self._counts[fate.value] += 1
-        self._fates[row] = fate.value
+        self._counts[fate] += 1
+        self._fates[row] = fate

@@ -1,15 +1,20 @@
 """The flags that every command which talks to Kafka has, and what they become.
 
 Knows the connection part of the command line. Not a command itself.
+
+Where nothing but flags is given, the other sections of the configuration are what they are without any, and are not
+loaded: that would take longer than many a command takes.
 """
 
 import argparse
+import os
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from topics.kafka_settings import KafkaSettings, KafkaSettingsError
 from workers.cli import UsageError
-from workers.configuration.config import ConfigError, KafkaConfig, load_config
+from workers.configuration.kafka_config import KafkaConfig
+from workers.configuration.section import ENVIRONMENT_PREFIX
 
 __all__ = ["add_kafka_arguments", "connection", "kafka_config", "kafka_settings", "topic_prefix"]
 
@@ -51,6 +56,13 @@ def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
     flags = {
         name: value for name in ("bootstrap_servers", "topic_prefix") if (value := getattr(arguments, name)) is not None
     }
+    if not any(name.upper().startswith(ENVIRONMENT_PREFIX) for name in os.environ):
+        try:
+            return KafkaConfig(**flags)
+        except ValidationError:
+            pass  # said below, in the words of the whole configuration
+    from workers.configuration.config import ConfigError, load_config
+
     try:
         return load_config({"kafka": flags} if flags else None).kafka
     except ConfigError as error:

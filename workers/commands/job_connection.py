@@ -10,23 +10,17 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from topics.catalogue import Catalogue
-from topics.jobs.board import Job, JobBoard, JobBoardError
-from topics.jobs.input_file import InputError
-from topics.jobs.journal import JournalInUseError
-from topics.jobs.row_ids import JobIdError
-from topics.jobs.row_sender import SendingBrokeError
-from topics.jobs.rows import TooManyRowsError
-from topics.jobs.submission import JobCancelledError, JobConflictError, JobTakenOverError
+from topics.jobs.board import Job, JobBoard
+from topics.jobs.errors import JobFailedError, JobMistakeError
 from topics.kafka_settings import KafkaSettings
 from topics.record_producer import RecordRefusedError
 from workers.cli import UsageError
 from workers.commands.connection import connection, kafka_config
 from workers.commands.explained import explained
-from workers.configuration.config import KafkaConfig
+from workers.configuration.kafka_config import KafkaConfig
 
 __all__ = ["JobDesk", "duration_s", "explained_jobs", "job_desk", "known_job"]
 
-_WRONG = (InputError, JobBoardError, JobConflictError, JobIdError, JournalInUseError, TooManyRowsError)
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -41,10 +35,10 @@ class JobDesk:
 @contextmanager
 def explained_jobs() -> Iterator[None]:
     """`explained`, with what can go wrong with jobs."""
-    with explained(JobCancelledError, JobTakenOverError, RecordRefusedError, SendingBrokeError):
+    with explained(JobFailedError, RecordRefusedError):
         try:
             yield
-        except _WRONG as error:
+        except JobMistakeError as error:
             raise UsageError(str(error)) from error
 
 

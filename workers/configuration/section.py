@@ -7,7 +7,18 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = ["ClassFractions", "ClassTimes", "CommaList", "Section", "TenantWeights", "split_commas"]
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "ClassFractions",
+    "ClassTimes",
+    "CommaList",
+    "Section",
+    "TenantWeights",
+    "split_commas",
+]
+
+ENVIRONMENT_PREFIX = "HEADRACE_"
+"""Of the variables that are settings: `HEADRACE_SECTION__FIELD`."""
 
 
 def split_commas(value: object) -> object:

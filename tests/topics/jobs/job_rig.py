@@ -1,17 +1,18 @@
 """Jobs, runs and replies as tests make them, without a broker."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
+from aiokafka.record.default_records import DefaultRecord
 
+from topics.aiokafka_stretches import LoggedRecord
 from topics.headers import EVENT, JOB_ID, REQUEST_ID
 from topics.jobs.announcements import cancel_record, manifest_records
 from topics.jobs.board import Job
 from topics.jobs.records import JobCancel, JobOrder, JobRun
 from topics.jobs.row_ids import RowId
 from topics.jobs.row_set import RowSet
-from topics.record import InboundRecord, RecordId
 
 JOB = "nightly"
 WINDOW_MS = 60_000
@@ -56,11 +57,12 @@ def job(rows: int = 10, *runs: JobRun) -> Job:
     return Job(order(rows), {each.run: each for each in runs or (run(),)})
 
 
-def record(offset: int, headers: dict[str, bytes], value: bytes, written_ms: int = 1_000) -> InboundRecord:
-    return InboundRecord(RecordId("inference.replies", 0, offset), written_ms, None, value, tuple(headers.items()))
+def record(offset: int, headers: Mapping[str, bytes | None], value: bytes, written_ms: int = 1_000) -> LoggedRecord:
+    logged: LoggedRecord = DefaultRecord(offset, written_ms, 0, None, value, list(headers.items()))
+    return logged
 
 
-def final(offset: int, row: int, *, number: int = 1, text: str = "hi", written_ms: int = 1_000) -> InboundRecord:
+def final(offset: int, row: int, *, number: int = 1, text: str = "hi", written_ms: int = 1_000) -> LoggedRecord:
     body = {
         "id": f"chatcmpl-{row}",
         "object": "chat.completion",
@@ -87,7 +89,7 @@ def final(offset: int, row: int, *, number: int = 1, text: str = "hi", written_m
 
 def error(
     offset: int, row: int, *, number: int = 1, code: str = "internal_error", status: int = 500, written_ms: int = 1_000
-) -> InboundRecord:
+) -> LoggedRecord:
     body = {"error": {"message": "no", "type": "server_error", "param": None, "code": code, "status_code": status}}
     headers = {EVENT: b"error", REQUEST_ID: str(RowId(JOB, number, row)).encode()}
     return record(offset, headers, orjson.dumps(body), written_ms)
@@ -102,13 +104,13 @@ def cancelled_job(rows: int = 10, *runs: JobRun, asked_ms: int = 20_000) -> Job:
 
 def run_end(
     offset: int, unsent: Iterable[int], *, total: int = 5, number: int = 1, written_ms: int = 1_000
-) -> InboundRecord:
+) -> LoggedRecord:
     """The run is cancelled; of these rows nothing was sent."""
     outbound = cancel_record("inference.replies", order(), number, RowSet(total, unsent))
     return record(offset, dict(outbound.headers), outbound.value or b"", written_ms)
 
 
-def manifest(offset: int, custom_ids: list[str]) -> InboundRecord:
+def manifest(offset: int, custom_ids: list[str]) -> LoggedRecord:
     (outbound,) = manifest_records("inference.replies", order(), custom_ids)
     assert dict(outbound.headers)[JOB_ID] == JOB.encode()
     return record(offset, dict(outbound.headers), outbound.value or b"")

@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topics.jobs.job_rig import JOB, WINDOW_MS, error, final, job, manifest, run, run_end
+from topics.aiokafka_stretches import LoggedRecord
 from topics.jobs.board import Job
 from topics.jobs.collection import JobCollection
 from topics.jobs.journal import RowJournal
 from topics.jobs.result_files import write_results
 from topics.jobs.row_set import RowSet
 from topics.jobs.tally import SETTLE_MS
-from topics.record import InboundRecord
 
 NAMES = [f"row-{row}" for row in range(5)]
 
 
 def collect(
-    path: Path, ordered: Job, records: Sequence[InboundRecord], *, now_ms: int = 0, in_order: bool = False
+    path: Path, ordered: Job, records: Sequence[LoggedRecord], *, now_ms: int = 0, in_order: bool = False
 ) -> tuple[list[Any], list[Any]]:
     """Output and error lines."""
     with RowJournal(path / "journal") as journal:
         collection = JobCollection(ordered, journal)
         for record in records:
-            collection.take(record)
+            collection.take(record, dict(record.headers))
         collection.tally.settle(now_ms)
         written = write_results(collection, path / "output", path / "errors", in_order=in_order)
     output, errors = (
@@ -99,7 +99,7 @@ def test_a_resumed_row_that_expires_again_does_not_show_its_first_error(tmp_path
     with RowJournal(tmp_path / "journal") as journal:
         collection = JobCollection(job(5), journal)
         for record in records:
-            collection.take(record)
+            collection.take(record, dict(record.headers))
         collection.begin([run(), again])
         collection.tally.settle(again.expires_at_ms + SETTLE_MS)
         lines = [orjson.loads(line) for _, line in collection.lines(in_order=True)]
@@ -125,7 +125,7 @@ def test_every_row_has_one_line_whatever_is_repeated_and_wherever_the_collector_
         with RowJournal(path / "journal") as journal:
             collection = JobCollection(job(5), journal)
             for record in log[collection.next_offset : data.draw(st.integers(0, len(log)))]:
-                collection.take(record)
+                collection.take(record, dict(record.headers))
         content = (path / "journal").read_bytes()
         (path / "journal").write_bytes(content[: data.draw(st.integers(0, len(content)))])
     output, errors = collect(path, job(5), log, now_ms=WINDOW_MS + SETTLE_MS)

@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.topics.jobs.job_rig import WINDOW_MS, error, final, run
+from tests.topics.jobs.job_rig import WINDOW_MS, error, final, record, run
+from topics.aiokafka_stretches import LoggedRecord
 from topics.jobs.reply import Fate, RowReply
 from topics.jobs.row_set import RowSet
 from topics.jobs.tally import LATE_MS, SETTLE_MS, JobTally
-from topics.record import InboundRecord
 
 
-def take(tally: JobTally, record: InboundRecord) -> bool:
-    reply = RowReply.of(dict(record.headers), record.value)
+def take(tally: JobTally, logged: LoggedRecord) -> bool:
+    reply = RowReply.of(dict(logged.headers), logged.value)
     assert reply is not None
-    return tally.take(reply, record.timestamp_ms)
+    return tally.take(reply, logged.timestamp)
 
 
 def test_the_first_reply_decides() -> None:
@@ -96,17 +96,15 @@ def test_a_row_that_the_job_does_not_have_is_nobodys() -> None:
 
 
 def test_a_reply_that_nobody_can_read_fails_its_row() -> None:
-    record = final(0, 0)
-    broken = InboundRecord(record.id, record.timestamp_ms, None, b"{", record.headers)
     tally = JobTally(1, [run()])
-    assert take(tally, broken)
+    assert take(tally, record(0, dict(final(0, 0).headers), b"{"))
     assert tally.fate_of(0) is Fate.FAILED
 
 
 def test_usage_counts_each_row_once() -> None:
     tally = JobTally(2, [run()])
-    for record in (final(0, 0), final(1, 0), final(2, 1)):
-        take(tally, record)
+    for reply in (final(0, 0), final(1, 0), final(2, 1)):
+        take(tally, reply)
     usage = tally.statistics().usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (6, 4, 2)
 
@@ -126,7 +124,7 @@ RERUNS = st.lists(st.sets(st.integers(0, 4)), max_size=2)
 
 @given(replies=REPLIES, reruns=RERUNS)
 def test_fates_add_up_and_do_not_depend_on_when_runs_are_learnt_of(
-    replies: list[InboundRecord], reruns: list[set[int]]
+    replies: list[LoggedRecord], reruns: list[set[int]]
 ) -> None:
     """A collector that learns of the runs one by one decides like one that reads everything afterwards."""
     runs = [run(), *(run(number, begun_ms=0, rows=RowSet(5, rows)) for number, rows in enumerate(reruns, start=2))]
