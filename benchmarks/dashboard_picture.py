@@ -7,6 +7,7 @@ Knows the panels (`workers.telemetry.dashboard`) and Prometheus's range queries.
 
 import argparse
 import json
+import re
 import time
 import urllib.parse
 import urllib.request
@@ -21,6 +22,7 @@ from workers.telemetry.dashboard import ROWS, Panel
 _COLUMNS = 3
 _STEP_S = 2
 _RATE_OVER = "30s"
+_UNITS = {"s": " (s)", "percentunit": " (1: all)"}
 _ANSWER_S = 30.0
 
 
@@ -38,7 +40,7 @@ def main() -> None:
     FigureCanvasAgg(figure)
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(rows, _COLUMNS, place + 1)
-        axes.set_title(f"{panel.title} ({panel.unit})" if panel.unit != "short" else panel.title, fontsize=10)
+        axes.set_title(f"{panel.title}{_UNITS.get(panel.unit, '')}", fontsize=10)
         for legend, times, values in _series(arguments.url, panel, start_s, end_s):
             axes.plot(times, values, label=legend, linewidth=1.1)
         axes.grid(alpha=0.25)
@@ -57,11 +59,13 @@ def _series(url: str, panel: Panel, start_s: float, end_s: float) -> list[tuple[
             results: list[Any] = json.load(answer)["data"]["result"]
         for result in results:
             points = [(float(at) - start_s, float(value)) for at, value in result["values"]]
-            name = legend
-            for label, text in result["metric"].items():
-                name = name.replace(f"{{{{{label}}}}}", text)
-            found.append((name, [at for at, _ in points], [value for _, value in points]))
+            found.append((_name(legend, result["metric"]), [at for at, _ in points], [value for _, value in points]))
     return found
+
+
+def _name(legend: str, labels: dict[str, str]) -> str:
+    """As Grafana fills it in: a label that a series lacks is empty."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend).strip()
 
 
 if __name__ == "__main__":

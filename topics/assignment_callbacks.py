@@ -18,14 +18,15 @@ __all__ = ["AssignmentCallbacks", "OnAssigned", "OnRevoked"]
 logger = logging.getLogger(__name__)
 
 OnAssigned = Callable[[Sequence[PartitionEpoch]], None]
-"""Comes before the first of their records."""
+"""The group has said which partitions are this member's: all of them, each time. The first of their records may have
+come already."""
 OnRevoked = Callable[[Sequence[PartitionEpoch]], Awaitable[None]]
 """Awaited, up to a deadline; then the partitions' bases are committed and their epochs end: stop what runs for them, or
 let it end within that time."""
 
 
 class AssignmentCallbacks:
-    """Of one consumer. Says nothing of no partitions."""
+    """Of one consumer. Nothing is taken back of no partitions."""
 
     def __init__(
         self, topic: str, on_assigned: OnAssigned | None, on_revoked: OnRevoked | None, *, revoke_timeout_s: float
@@ -46,8 +47,8 @@ class AssignmentCallbacks:
         """What failed the last time that it was called, and how."""
         return "; ".join(self._troubles.values()) or None
 
-    def begun(self, epochs: Sequence[PartitionEpoch]) -> None:
-        if self._on_assigned is None or not epochs:
+    def assigned(self, epochs: Sequence[PartitionEpoch]) -> None:
+        if self._on_assigned is None:
             return
         try:
             self._on_assigned(epochs)

@@ -36,6 +36,7 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 
+from topics.aiokafka_assignor import keep_partitions
 from topics.aiokafka_consumer import inbound_record, join_group, watch_membership
 from topics.aiokafka_fencing import read_positions_stably
 from topics.assignment import Assignment, PartitionEpoch
@@ -358,6 +359,7 @@ class ClassConsumer:
     def _prepare(self, consumer: Any) -> None:
         read_positions_stably(consumer, self.offsets.on_committed)
         watch_membership(consumer, self.lease.confirmed)
+        keep_partitions(consumer, self._topic)
         join_group(consumer, self._topic, on_assigned=self.assigned, on_revoked=self.revoked)
 
     async def revoked(self, partitions: Collection[int]) -> None:
@@ -382,6 +384,7 @@ class ClassConsumer:
     def assigned(self, partitions: Collection[int]) -> None:
         """The group gives partitions. Some may have begun: see `_hand_out`."""
         self._begin([partition for partition in partitions if partition not in self._assignment])
+        self._owner.assigned(self._assignment.current(partitions))
         self._current.pause(self._paused)
         self._has_assignment.set()
 
@@ -393,7 +396,7 @@ class ClassConsumer:
 
     def _begin(self, partitions: Collection[int]) -> None:
         self.offsets.begun()
-        self._owner.begun(self._assignment.begin(partitions))
+        self._assignment.begin(partitions)
 
     def _unread(self, partition: int) -> int:
         end, begin = self._current.end(partition), self._assignment.next_offset(partition)

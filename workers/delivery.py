@@ -7,7 +7,7 @@ On the event loop; the engine's threads call `attempts.stage` and `attempts.stag
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from topics.kafka_settings import KafkaSettings
 from topics.log_reader import LogReader
 from topics.producer import DeltaProducer
 from topics.progress_journal import ProgressJournal
-from topics.record import InboundRecord
+from topics.record import InboundRecord, RecordId
 from topics.record_fetcher import RecordFetcher
 from topics.terminal_replies import Fate, TerminalReplies
 from workers.answers.egress import Egress
@@ -36,7 +36,7 @@ from workers.attempts.continuing import Continuing
 from workers.attempts.giving_up import GivingUp
 from workers.computing import Computing
 from workers.configuration.config import WorkerConfig
-from workers.engine.messages import Cancelled, Revoked
+from workers.engine.messages import Cancelled, Dropped, Resumed, Revoked
 from workers.intake.class_channel import ClassChannel
 from workers.intake.ingress import Ingress, Refusal
 from workers.intake.payload_source import PayloadSource
@@ -97,6 +97,8 @@ class Delivery:
         self.attempts = Attempts(
             self._journal,
             accept=self._accept,
+            resume=lambda arrival: self._accept(arrival, Resumed(arrival)),
+            drop=self._drop,
             stage=lambda job: self.payloads[job.arrival.origin_class].stage(job),
             let_in=computing.put,
             go_on=self._go_on,
@@ -106,6 +108,7 @@ class Delivery:
             call_soon=call_soon,
             full=self.residency.paused,
             certain=lambda priority: self.channels[priority].consumer.lease.holds,
+            carries=self._transactional,
         )
         self.payloads: Mapping[PriorityClass, PayloadSource] = {
             priority: PayloadSource(
@@ -141,6 +144,8 @@ class Delivery:
                 adopt=self._journal.adopt,
                 on_confirmed=self.attempts.confirmed,
                 on_revoked=self._revoke,
+                on_given=self.attempts.carried.given,
+                told=self._wait_told,
                 given_back=self.attempts.given_back,
                 on_settled=self._settled,
             )
@@ -267,9 +272,10 @@ class Delivery:
         self.payloads[arrival.origin_class].payloads.keep(arrival, record)
         self.attempts.take(arrival)
 
-    def _accept(self, arrival: Arrival) -> None:
+    def _accept(self, arrival: Arrival, message: Resumed | None = None) -> None:
+        """`message`: what the engine is told in the place of the arrival."""
         self._telemetry.arrived(arrival)
-        self._computing.put(arrival)
+        self._computing.put(message or arrival)
         # An order may have come since ingress looked; one to another class is obeyed here alone.
         headers = arrival.headers
         order = self._orders.cancelling(headers.request_id, headers.job_id, arrival.tenant, arrival.sent_ms)
@@ -299,12 +305,19 @@ class Delivery:
 
     def _revoke(self, partition: PartitionEpoch) -> None:
         self._telemetry.revoked(partition)
-        self.egress.revoke(*partition)
-        self.attempts.revoke(partition)
-        self._computing.put(Revoked(partition.topic, partition.partition, partition.epoch))
+        self._computing.put(Revoked(*partition))
+        self.attempts.revoke(partition, cut=self.egress.revoke(*partition))
         # Last: what waits for its payload is refused, and the engine must know by then that nobody wants it.
         for source in self.payloads.values():
             source.revoke(partition)
+
+    async def _wait_told(self, partitions: Collection[PartitionEpoch]) -> None:
+        await self.egress.wait_told(partitions)
+
+    def _drop(self, records: frozenset[RecordId]) -> None:
+        """Nobody wants any more what is computed of these."""
+        self.egress.drop(records)
+        self._computing.put(Dropped(records))
 
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""

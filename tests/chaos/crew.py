@@ -20,7 +20,7 @@ from typing import Any, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tests.chaos.raw_checker import Sent, problems, run_again
+from tests.chaos.raw_checker import Sent, positions, problems, run_again
 from topics.admin import KafkaAdmin
 from topics.catalogue import Catalogue, create_missing_topics
 from topics.kafka_settings import KafkaSettings
@@ -32,6 +32,8 @@ DEADLY = 77
 PLACES = ("staging", "prefill", "decode", "open", "before-end")
 """See `tests.chaos.hooks`, which a test's own process doesn't import: that takes seconds."""
 _SESSION_MS = 1_000
+_PROMPT = 3
+"""Tokens of each prompt."""
 _SLOTS = 16
 _STAGED = 2 * _SLOTS
 """Begun and waiting for a slot: see `scheduling.staged_rows`."""
@@ -46,6 +48,8 @@ class Member:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     at: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
     """Places that its hook has acted at."""
+    computed: int = 0
+    """Positions, when it has ended."""
     undelivered: int = 0
     """Answers that had ended in the engine and were not delivered when its hook acted last."""
 
@@ -99,6 +103,7 @@ class Zygote:
                 member.at.put_nowait(said["place"])
             elif event == "ended":
                 del self._members[pid]
+                member.computed = said["computed"]
                 member.ended.set()
 
 
@@ -138,6 +143,10 @@ class Crew:
         """Answers that had ended in their engines by then, and were not delivered."""
         self.run_again = 0
         """Attempts that were not the first, of all that were answered."""
+        self.to_compute = self.computed_again = 0
+        """Positions, when all workers have ended."""
+        self._members: list[Member] = []
+        """That were started."""
         self.seen: list[str] = []
         """Request ids of terminal replies, as a reader of committed records sees them during the run."""
         self._news = asyncio.Event()
@@ -145,7 +154,7 @@ class Crew:
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    async def start(self, **order: Any) -> Member:
+    async def start(self, *, session_ms: int = _SESSION_MS, **order: Any) -> Member:
         """A worker. `order`: its hook and mutation, see `tests.chaos.zygote`."""
         config: dict[str, Any] = {
             "classes": "p1",
@@ -153,13 +162,14 @@ class Crew:
                 "bootstrap_servers": self.bootstrap_servers,
                 "topic_prefix": self.catalogue.prefix,
                 "group_prefix": self.catalogue.group_prefix,
-                "session_timeout_ms": _SESSION_MS,
+                "session_timeout_ms": session_ms,
                 # A stopped worker's transaction stays open, however slow the machine is.
                 "transaction_timeout_ms": 60_000,
             },
             "engine": {"max_sequences": _SLOTS, "dtype": "float32"},
         }
-        return await self._workers.fork({"config": config, **order})
+        self._members.append(await self._workers.fork({"config": config, **order}))
+        return self._members[-1]
 
     async def kill_one(self, place: str, visits: int, **order: Any) -> None:
         """A worker that dies at its n-th visit of a place."""
@@ -238,11 +248,20 @@ class Crew:
         prefix, group = self.catalogue.prefix, self.catalogue.group("p1")
         told = await problems(self.bootstrap_servers, prefix, group, self.sent)
         self.run_again = await run_again(self.bootstrap_servers, prefix)
+        computed = sum(member.computed for member in self._members)
+        self.to_compute = await positions(self.bootstrap_servers, prefix)
+        self.computed_again = computed - self.to_compute
         if ends is not None and self.run_again > (most := ends * (_SLOTS + _STAGED) + self._undelivered):
             told.append(f"{self.run_again} attempts were not the first, after {ends} ends of a worker: {most} may be")
         if len(self.seen) != len(set(self.seen)):
             told.append("a reader during the run saw a request answered twice")
         return told
+
+    @staticmethod
+    def most_at_once(tokens: int) -> int:
+        """Positions that a worker may have computed of answers that it has not given, where they have so many tokens at
+        most."""
+        return _SLOTS * (_PROMPT + tokens)
 
     async def _read_along(self) -> None:
         consumer = AIOKafkaConsumer(

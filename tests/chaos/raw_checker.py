@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.integration.conftest import read_topic
 
-__all__ = ["Sent", "problems", "run_again"]
+__all__ = ["Sent", "positions", "problems", "run_again"]
 
 _SHOWN = 5
 
@@ -56,6 +56,14 @@ async def run_again(bootstrap_servers: str, prefix: str) -> int:
     """Attempts that were not the first, of all that were answered."""
     replies = await read_topic(bootstrap_servers, f"{prefix}.replies", isolation_level="read_committed")
     return sum(int(_header(record, "attempt")) - 1 for record in replies)
+
+
+async def positions(bootstrap_servers: str, prefix: str) -> int:
+    """That a model must compute for all that was answered, if it computes nothing twice: the last token of an answer is
+    the input of nothing."""
+    replies = await read_topic(bootstrap_servers, f"{prefix}.replies", isolation_level="read_committed")
+    usages = [json.loads(record.value)["usage"] for record in replies if _header(record, "event") == "final"]
+    return sum(usage["prompt_tokens"] + usage["completion_tokens"] - 1 for usage in usages)
 
 
 def _terminals(answered: Mapping[str, int], sent: Sequence[Sent]) -> list[str]:

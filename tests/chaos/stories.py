@@ -25,6 +25,8 @@ __all__ = [
     "without_the_marker",
 ]
 
+_PATIENT_MS = 6_000
+"""Of a session, where nobody shall be taken for dead because the machine is busy."""
 _STOPPED_S = 3.0
 """How long the other worker has after it has taken over."""
 
@@ -177,24 +179,33 @@ async def broker_away(workers: Crew, broker: LocalBroker, *, seconds: float) -> 
     return await workers.problems()
 
 
-async def joined_and_left(workers: Crew, *, changes: int, every_s: tuple[float, float], requests: int) -> list[str]:
-    """Workers join the group and leave it (half of them by SIGKILL), at random times; at least one stays."""
+async def joined_and_left(
+    workers: Crew, *, changes: int, every_s: tuple[float, float], requests: int, tokens: int = 12, again: float = 0.02
+) -> list[str]:
+    """Workers join the group and leave it (half of them by SIGKILL), at random times; at least one stays. `again`: of
+    what must be computed, the part that may be computed again, apart from what those had computed that were killed."""
     chance = random.Random(13)
-    present = [await workers.start()]
+    present = [await workers.start(session_ms=_PATIENT_MS)]
     for _ in range(changes):
-        await workers.send(requests // changes)
+        await workers.send(requests // changes, tokens=tokens)
         if len(present) == 1 or (len(present) < 4 and chance.random() < 0.5):
-            present.append(await workers.start())
+            present.append(await workers.start(session_ms=_PATIENT_MS))
         else:
             leaving = present.pop(chance.randrange(len(present)))
-            leaving.signal(chance.choice([signal.SIGTERM, signal.SIGKILL]))
+            how = chance.choice([signal.SIGTERM, signal.SIGKILL])
+            leaving.signal(how)
             await leaving.ended.wait()
+            workers.kills[how.name] += 1
         await asyncio.sleep(chance.uniform(*every_s))
     await workers.answered(len(workers.sent))
     for worker in present:
         worker.signal(signal.SIGTERM)
         await worker.ended.wait()
-    return await workers.problems()
+    told = await workers.problems()
+    killed = workers.kills["SIGKILL"] * workers.most_at_once(tokens)
+    if workers.computed_again > (most := again * workers.to_compute + killed):
+        told.append(f"{workers.computed_again} positions were computed again: {most:.0f} may be")
+    return told
 
 
 async def poisoned(workers: Crew, *, deadly: Sequence[int], requests: int) -> list[str]:

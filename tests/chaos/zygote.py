@@ -3,9 +3,9 @@
     python -m tests.chaos.zygote sleeping|smollm2
 
 Reads JSON lines: `{"config": {…}, "hook": {"place", "visits", "act", "times"} | null, "mutation": … | null}` starts a
-worker. Writes JSON lines `{"event": "started" | "ready" | "at" | "ended", "pid": …}`, of a hook that acts with its
-`place` and how many answers were `undelivered`. Workers log to standard error. When its input ends, or it dies, all of
-its workers are killed.
+worker. Writes JSON lines `{"event": "started" | "ready" | "at" | "ended", "pid": …}`: of a hook that acts with its
+`place` and how many answers were `undelivered`, of an end with how many positions the model has `computed`. Workers log
+to standard error. When its input ends, or it dies, all of its workers are killed.
 
 A fork of a process with threads is unsafe; so the parent has none: torch is told to use one.
 """
@@ -13,14 +13,17 @@ A fork of a process with threads is unsafe; so the parent has none: torch is tol
 import asyncio
 import json
 import logging
+import mmap
 import os
 import select
 import signal
 import sys
+from dataclasses import replace
 from typing import Any
 
 from opentelemetry import trace
 
+from tests.chaos.counting_runner import CountingRunner, positions
 from tests.chaos.hooks import Hook, install, mutate
 from tests.chaos.sleeping_runner import sleeping_model
 from workers.commands.connection import connection
@@ -38,7 +41,8 @@ def main(name: str) -> None:
     model = sleeping_model() if name == "sleeping" else _smollm2()
     say("loaded")
     lifeline, ours = os.pipe()
-    pids: set[int] = set()
+    computed: dict[int, mmap.mmap] = {}
+    """By process: it counts there, however it ends."""
     pending = b""
     try:
         while True:
@@ -47,17 +51,18 @@ def main(name: str) -> None:
                     return
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
+                    counter = mmap.mmap(-1, 8)
                     if pid := os.fork():
-                        pids.add(pid)
+                        computed[pid] = counter
                         say("started", pid=pid)
                     else:
                         os.close(ours)
-                        _worker(json.loads(line), model, lifeline)
-            for pid in [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0]]:
-                pids.discard(pid)
-                say("ended", pid=pid)
+                        counted = replace(model, runner=CountingRunner(model.runner, counter))
+                        _worker(json.loads(line), counted, lifeline)
+            for pid in [pid for pid in computed if os.waitpid(pid, os.WNOHANG)[0]]:
+                say("ended", pid=pid, computed=positions(computed.pop(pid)))
     finally:
-        for pid in pids:
+        for pid in computed:
             os.kill(pid, signal.SIGKILL)
 
 

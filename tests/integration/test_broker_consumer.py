@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from tests.integration.conftest import KafkaHandle
@@ -110,6 +110,17 @@ async def committed(consumer: ClassConsumer, topic: str, partition: int = 0) -> 
     return offset
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0.02)
+
+
+async def assigned(member: Member, times: int) -> None:
+    """Return when it has been given partitions so often."""
+    await until(lambda: len(member.assigned) >= times)
+
+
 def texts(first: int, last: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, last)]
 
@@ -189,6 +200,35 @@ async def test_a_second_member_takes_its_share_and_gives_it_back(join: NewMember
     await produce(texts(40, 80), partition=None)
     await first.received_at_least(20 + 40)
     assert sorted(map(int, filter(None, first.values[20:]))) == list(range(40, 80))
+
+
+async def test_members_keep_what_they_have_as_others_come_and_go(join: NewMember) -> None:
+    first = await join()
+    await first.consumer.wait_assigned()
+    second = await join()
+    await assigned(first, 4 + 2)
+    await assigned(second, 2)
+    third = await join()
+    await assigned(third, 1)
+    await until(lambda: len(first.assigned) + len(second.assigned) == 4 + 2 + 2 + 3)
+    await third.consumer.stop()
+    await until(lambda: len(first.assigned) + len(second.assigned) == 4 + 2 + 2 + 3 + 4)
+    for member in (first, second):
+        had = [partition.partition for partition in member.assigned[4 if member is first else 0 :][:2]]
+        later = [partition.partition for partition in member.assigned[6 if member is first else 2 :]]
+        assert set(later) == set(had), "it was given another's"
+
+
+async def test_a_member_of_an_earlier_release_shares_its_partitions(
+    settings: KafkaSettings, join: NewMember, topic: str
+) -> None:
+    """It knows round robin alone."""
+    new = await join()
+    await new.consumer.wait_assigned()
+    old = AIOKafkaConsumer(topic, bootstrap_servers=settings.bootstrap_servers, group_id=f"g.{topic}")
+    async with old:
+        await assigned(new, 4 + 2)
+        await until(lambda: len(old.assignment()) == 2)
 
 
 async def test_unfinished_work_of_a_revoked_partition_comes_again_in_a_new_epoch(

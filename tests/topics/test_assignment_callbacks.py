@@ -18,7 +18,7 @@ async def test_a_failure_stands_until_the_same_callback_has_gone_well() -> None:
 
     owner = AssignmentCallbacks("t", None, on_revoked, revoke_timeout_s=1.0)
     await owner.revoked(EPOCHS)
-    owner.begun(EPOCHS)
+    owner.assigned(EPOCHS)
     assert (owner.failures, owner.trouble) == (1, "on_revoked failed: ZeroDivisionError()")
     wrong = False
     await owner.revoked(EPOCHS)
@@ -41,9 +41,16 @@ async def test_a_callback_is_given_up_at_its_deadline() -> None:
     assert (owner.failures, owner.trouble) == (0, None)
 
 
-async def test_no_partitions_are_no_news() -> None:
-    told: list[Sequence[PartitionEpoch]] = []
-    owner = AssignmentCallbacks("t", told.append, None, revoke_timeout_s=1.0)
-    owner.begun([])
-    owner.begun(EPOCHS)
-    assert told == [EPOCHS]
+async def test_that_no_partitions_are_left_is_news_and_that_none_are_taken_is_not() -> None:
+    assigned: list[Sequence[PartitionEpoch]] = []
+    revoked: list[Sequence[PartitionEpoch]] = []
+
+    async def on_revoked(epochs: Sequence[PartitionEpoch]) -> None:
+        revoked.append(epochs)
+
+    owner = AssignmentCallbacks("t", assigned.append, on_revoked, revoke_timeout_s=1.0)
+    for epochs in ([], EPOCHS):
+        owner.assigned(epochs)
+        await owner.revoked(epochs)
+    assert assigned == [[], EPOCHS]
+    assert revoked == [EPOCHS]

@@ -70,6 +70,8 @@ class AttemptRig:
         self.full = False
         self.certain = True
         self.queued: list[Arrival] = []
+        self.resumed: list[Arrival] = []
+        self.dropped: list[RecordId] = []
         self.staging: list[StageJob] = []
         self.let_in: list[Staged | Refused] = []
         self.going_on: list[Staged] = []
@@ -81,6 +83,8 @@ class AttemptRig:
         self.attempts = Attempts(
             journal,
             accept=self.queued.append,
+            resume=self.resumed.append,
+            drop=self.dropped.extend,
             stage=self.staging.append,
             let_in=self.let_in.append,
             go_on=self.going_on.append,

@@ -23,7 +23,7 @@ from workers.configuration.config import EngineConfig
 from workers.configuration.kv_config import KVConfig, PreemptionConfig
 from workers.configuration.scheduling_config import SchedulingConfig
 from workers.engine.assembly import Assembly, assemble, engine_inbox
-from workers.engine.messages import Revoked
+from workers.engine.messages import Dropped, Revoked
 from workers.engine.outbox import Outbox
 from workers.engine.run_ahead import AheadRunner
 from workers.engine.timeline import Timeline
@@ -200,6 +200,7 @@ class Crowd:
             if turn % 10 == 9:
                 for priority in PriorityClass:
                     self.inbox.put(Revoked(f"inference.{priority.label}", REVOKED_PARTITION, 1))
+                self.inbox.put(Dropped(frozenset(_place(wish) for wish in self.wishes.values() if wish.revoked)))
             self._evict_somebody()
             self.parts.engine.step()
             self._take()
@@ -214,11 +215,9 @@ class Crowd:
         return self.clock()
 
     def _arrive(self, wish: Wish) -> None:
-        partition = REVOKED_PARTITION if wish.revoked else 0
-        place = RecordId(f"inference.{wish.priority.label}", partition, int(wish.request_id[1:]))
         self.inbox.put(
             Arrival(
-                id=place,
+                id=_place(wish),
                 timestamp_ms=0,
                 epoch=1,
                 headers=RequestHeaders(request_id=wish.request_id),
@@ -280,6 +279,11 @@ class Crowd:
             seen.histogram["swapped" if suspension.swapped else "recomputed"] += 1
             if len(wish.prompt) >= SHARED_TOKENS + 5:
                 seen.histogram["shared prefix"] += 1
+
+
+def _place(wish: Wish) -> RecordId:
+    partition = REVOKED_PARTITION if wish.revoked else 0
+    return RecordId(f"inference.{wish.priority.label}", partition, int(wish.request_id[1:]))
 
 
 def said_undisturbed(runner: ModelRunner, storage: KVStorage, wishes: Sequence[Wish]) -> Said:

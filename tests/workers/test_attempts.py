@@ -251,6 +251,7 @@ async def test_the_end_of_an_earlier_assignment_takes_nothing_from_the_next_one(
     await begin(rig, arrival)
     rig.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch))
     rig.journal.left[arrival.id] = crashed(1)
+    rig.attempts.carried.given(arrival.id.topic, [])
     assert rig.attempts.ending(arrival).beside == ()
     assert rig.journal.prior(arrival.id) is not None
 
@@ -355,6 +356,7 @@ async def test_a_journal_that_takes_nothing_any_more_ends_the_worker_and_stops_n
     rig.attempts.progressed(noted, 3)
     rig.attempts.revoke(PartitionEpoch(running.id.topic, running.id.partition, running.epoch))
     assert [type(error) for error in rig.broken] == [ProducerStoppedError] * 3
+    rig.attempts.carried.given(running.id.topic, [])
     assert rig.attempts.statistics().begun == 0
 
 

@@ -1,9 +1,11 @@
 """A class's channel: when its partitions pause and go on."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from scheduling.priority import PriorityClass
+from topics.assignment import PartitionEpoch
 from topics.catalogue import Catalogue
 from topics.kafka_settings import KafkaSettings
 from workers.answers.terminal_writer import ReplyTopics
@@ -30,6 +32,8 @@ async def test_a_full_class_goes_on_when_its_partitions_leave_however_long_the_l
         on_record=lambda _priority, _epoch, _record: None,
         on_confirmed=lambda: None,
         on_revoked=lambda _partition: None,
+        on_given=lambda _topic, _partitions: None,
+        told=_nobody_speaks,
         given_back=lambda: _wait(noted),
         on_settled=lambda _settled: None,
     )
@@ -62,6 +66,8 @@ async def test_being_told_of_partitions_makes_nobody_certain_of_them() -> None:
         on_record=lambda _priority, _epoch, _record: None,
         on_confirmed=lambda: None,
         on_revoked=lambda _partition: None,
+        on_given=lambda _topic, _partitions: None,
+        told=_nobody_speaks,
         given_back=lambda: _wait(asyncio.Event()),
         on_settled=lambda _settled: None,
     )
@@ -71,6 +77,10 @@ async def test_being_told_of_partitions_makes_nobody_certain_of_them() -> None:
 
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
+
+
+async def _nobody_speaks(_partitions: Collection[PartitionEpoch]) -> None:
+    pass
 
 
 async def _unused(*_: Any) -> None:

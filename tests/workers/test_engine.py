@@ -9,7 +9,7 @@ from scheduling.default_tree import default_tree
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import EOS, Rig
 from topics.errors import RequestError
-from workers.engine.messages import Drain, NewTree, QuotaShare, Revoked
+from workers.engine.messages import Drain, Dropped, NewTree, QuotaShare, Revoked
 from workers.intake.request import FinishReason
 from workers.intake.staging import Staged
 from workers.runners.runner import SequenceInput
@@ -171,11 +171,11 @@ def test_draining_finishes_what_runs_and_starts_nothing() -> None:
 
 def test_a_revoked_partition_leaves_without_an_answer() -> None:
     rig = Rig()
-    for number in range(6):
-        rig.arrive(f"r{number}", output=10, partition=number % 2)
+    arrivals = [rig.arrive(f"r{number}", output=10, partition=number % 2) for number in range(6)]
     rig.parts.engine.step()
     rig.parts.engine.step()
     rig.inbox.put(Revoked("inference.p1", 1, 1))
+    rig.inbox.put(Dropped(frozenset(arrival.id for arrival in arrivals if arrival.id.partition == 1)))
     rig.run()
     assert set(rig.endings) == {"r0", "r2", "r4"}
     assert len(rig.parts.index) == 0

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from topics.jobs.input_file import InputFile
 from topics.jobs.row_set import RowSet
-from topics.jobs.rows import MAX_ROWS, RowChecker, RowProblem
+from topics.jobs.rows import MAX_ROWS, BatchRow, RowChecker, RowProblem
 
 __all__ = ["CheckedInput", "InvalidInputError", "check_input"]
 
 _SHOWN_PROBLEMS = 100
 _REPORT_ROWS = 1_000
+_KEPT_BYTES = 32 * 2**20
+"""Of bodies. Reading the rows once more would take as long as sending them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class CheckedInput:
     requested_tokens: int
     unlimited_rows: int
     good: RowSet
+    kept: list[BatchRow | RowProblem] | None
+    """All rows, for who sends them now; None where their bodies are too many bytes to be held."""
 
     @property
     def first_problems(self) -> list[RowProblem]:
@@ -45,7 +49,7 @@ class InvalidInputError(Exception):
 
 
 def check_input(file: InputFile, on_rows: Callable[[int], None] = lambda _: None) -> CheckedInput:
-    """Check every row (blocks; memory does not grow with the bodies). `on_rows` is told how many are done.
+    """Check every row (blocks; bodies beyond a bound are not held in memory). `on_rows` is told how many are done.
 
     Raises `TooManyRowsError`, `OSError`.
     """
@@ -53,7 +57,12 @@ def check_input(file: InputFile, on_rows: Callable[[int], None] = lambda _: None
     custom_ids: list[str] = []
     problems: list[RowProblem] = []
     good = RowSet(MAX_ROWS)
+    kept: list[BatchRow | RowProblem] | None = []
     for row in checker.check_all(file.lines()):
+        if kept is not None:
+            kept.append(row)
+            if checker.body_bytes > _KEPT_BYTES:
+                kept = None
         custom_ids.append(row.custom_id)
         if isinstance(row, RowProblem):
             problems.append(row)
@@ -71,4 +80,5 @@ def check_input(file: InputFile, on_rows: Callable[[int], None] = lambda _: None
         requested_tokens=checker.requested_tokens,
         unlimited_rows=checker.unlimited_rows,
         good=good,
+        kept=kept,
     )

@@ -141,8 +141,8 @@ class Submission:
         self._board = board
         self._tracer = trace.get_tracer("headrace.client") if tracer is None else tracer
         self._submitter = uuid.uuid4().hex
-        self._good = RowSet(0)
-        """Rows that this process has checked."""
+        self._checked: CheckedInput | None = None
+        """By this process: then its rows need not be checked again, and perhaps not even be read."""
 
     async def order(
         self,
@@ -200,9 +200,13 @@ class Submission:
                 "another --job-id to run the input once more"
             )
 
+    def know(self, checked: CheckedInput) -> None:
+        """This process has checked the input whose rows are sent."""
+        self._checked = checked
+
     async def _check(self, job: Job, check: Callable[[], Awaitable[CheckedInput]], *, skip_invalid: bool) -> None:
         checked = await check()
-        self._good = checked.good
+        self.know(checked)
         update = {
             "endpoint": checked.endpoint or "",
             "rows": checked.rows,
@@ -335,7 +339,10 @@ class Submission:
         await self._advance(sending.run, update)
 
     def _rows(self, file: InputFile) -> Iterator[BatchRow | RowProblem]:
-        return RowChecker().check_all(file.lines(), self._good)
+        checked = self._checked
+        if checked is not None and checked.kept is not None:
+            return iter(checked.kept)
+        return RowChecker().check_all(file.lines(), () if checked is None else checked.good)
 
     async def _take_over(self, run: JobRun) -> JobRun:
         topic = self._catalogue.requests(self._board.jobs[run.job_id].order.priority)

@@ -13,12 +13,13 @@ An order may end thousands of requests at once. Their errors are made a few at a
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from scheduling.priority import PriorityClass
+from topics.assignment import PartitionEpoch
 from topics.errors import RequestError
 from topics.producer import DeltaProducer
 from topics.record import InboundRecord, RecordId
@@ -89,6 +90,8 @@ class Egress:
         self._ended_in_bulk: deque[Publication] = deque()
         """To be answered after what else there is. Bounded as the outbox is: their bytes count there."""
         self._news = asyncio.Event()
+        self._fewer = asyncio.Event()
+        """A reply has left `_replies`."""
         self._closing = False
 
     def notify(self) -> None:
@@ -128,16 +131,29 @@ class Egress:
         for _ in range(min(_PUBLICATIONS_A_TURN, len(self._ended_in_bulk))):
             await self._publish(self._ended_in_bulk.popleft())
 
-    def revoke(self, topic: str, partition: int, epoch: int) -> None:
-        """The partition is another worker's now: drop its unfinished streams, and what the engine still says of them.
-
-        A stream that was dropped must not begin again in the middle: its final would lack the text before.
-        """
+    def revoke(self, topic: str, partition: int, epoch: int) -> list[RecordId]:
+        """The partition is taken away. What the engine says of its requests counts for as long as they are carried. Of
+        which requests it counts no more, for they have several sequences."""
         self._revoked[topic, partition] = epoch
-        for record_id in [place for place in self._replies if (place.topic, place.partition) == (topic, partition)]:
-            reply = self._replies.pop(record_id)
-            self._outbox.release(reply.ended_bytes)
-            reply.ended_bytes = 0
+        of_it = [place for place in self._replies if (place.topic, place.partition) == (topic, partition)]
+        return [place for place in of_it if any(_cut(each.prepared) for each in self._replies[place].streams.values())]
+
+    def drop(self, records: Iterable[RecordId]) -> None:
+        """They are another worker's now, or are run again: forget their streams. One that was dropped must not begin
+        again in the middle: its final would lack the text before."""
+        for record in records:
+            reply = self._replies.pop(record, None)
+            if reply is not None:
+                self._outbox.release(reply.ended_bytes)
+                reply.ended_bytes = 0
+        self._fewer.set()
+
+    async def wait_told(self, partitions: Collection[PartitionEpoch]) -> None:
+        """Return when of these partitions none is in the middle of its answer."""
+        places = {(partition.topic, partition.partition) for partition in partitions}
+        while any((record.topic, record.partition) in places for record in self._replies):
+            self._fewer.clear()
+            await self._fewer.wait()
 
     # --- deltas ---------------------------------------------------------------------------------------------------
 
@@ -168,8 +184,11 @@ class Egress:
     async def _publish(self, publication: Publication) -> None:
         arrival, prepared = publication.arrival, publication.prepared
         if arrival.epoch <= self._revoked.get((arrival.id.topic, arrival.id.partition), 0):
-            self._outbox.delivered(publication)
-            return
+            whose = None if _cut(prepared) else self._attempts.carried.whose(arrival)
+            if whose is None:
+                self._outbox.delivered(publication)
+                return
+            publication.arrival = arrival = whose
         reply, stream = self._replies.get(arrival.id), None
         if prepared is not None:
             if reply is None:
@@ -190,6 +209,10 @@ class Egress:
             assert reply is not None, f"{arrival.id} ended well without having been staged"
             assert stream is not None, f"{arrival.id} ended well without having been staged"
             await self._finish(publication, reply, stream, publication.ending)
+
+    def _forget(self, record: RecordId) -> None:
+        self._replies.pop(record, None)
+        self._fewer.set()
 
     def _streams(self) -> Iterator[tuple[GrowingReply, ReplyStream]]:
         return ((reply, stream) for reply in self._replies.values() for stream in reply.streams.values())
@@ -238,7 +261,7 @@ class Egress:
         if reply is None:
             context = self._contexts.of(arrival)
         else:
-            del self._replies[arrival.id]
+            self._forget(arrival.id)
             context, told = reply.context, reply.last_acknowledgement
             publication.bytes += reply.ended_bytes
         self._put(publication, context.error(error_body(ending.error), self._stages(arrival, ending)), told)
@@ -257,7 +280,7 @@ class Egress:
         if not reply.end(stream.prepared, answer, ending):
             reply.ended_bytes += publication.bytes
             return
-        del self._replies[publication.arrival.id]
+        self._forget(publication.arrival.id)
         publication.bytes += reply.ended_bytes
         publication.ending = whole = reply.ending()
         tokens = {"prompt_tokens": whole.prompt_tokens, "output_tokens": whole.output_tokens}
@@ -271,7 +294,7 @@ class Egress:
     async def _move(self, publication: Publication, moved: Moved) -> None:
         """It waits in another class from now on, and is answered from there."""
         arrival, told = publication.arrival, None
-        self._replies.pop(arrival.id, None)
+        self._forget(arrival.id)
         context = self._contexts.of(arrival)
         if context.attempt > 1:
             # The attempts before may have begun its stream, and nobody there knows of them.
@@ -314,7 +337,9 @@ class Egress:
     ) -> None:
         """`told`: the acknowledgement of its last delta. `instead`: what it is answered with if no topic of ours takes
         the reply."""
-        arrival, ending = publication.arrival, publication.ending
+        # Its partition may have been taken away and come back while a delta waited for room.
+        arrival = publication.arrival = self._attempts.carried.whose(publication.arrival) or publication.arrival
+        ending = publication.ending
         assert ending is not None, f"{arrival.id} has not ended"
         last = self._attempts.ending(arrival)
         terminal = Terminal(
@@ -359,6 +384,11 @@ class Egress:
     async def _room(self) -> None:
         while not self._deltas.has_room:
             await self._deltas.wait_for_room()
+
+
+def _cut(prepared: PreparedRequest | None) -> bool:
+    """Whether it does not go on while its partition is away: some of its sequences may not have begun."""
+    return prepared is not None and prepared.sequences > 1
 
 
 def _in_bulk(ending: Ending) -> bool:

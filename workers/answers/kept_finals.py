@@ -91,7 +91,7 @@ class KeptFinals:
         terminal = settled.terminal
         ours = prior is not None and prior.note.attempt == terminal.reply.attempt
         assert terminal.publication is not None, "it was kept"
-        if not ours or not _same_record(terminal.publication.arrival, arrival):
+        if not ours or not terminal.publication.arrival.same_record(arrival):
             self._on_dropped(settled)
             return None
         # Its bytes left the outbox when it was settled for the first time.
@@ -130,13 +130,3 @@ class KeptFinals:
 def _size_bytes(settled: Settled) -> int:
     terminal = settled.terminal
     return sum(record.size_bytes for record in terminal.records)
-
-
-def _same_record(kept: Arrival, came: Arrival) -> bool:
-    """Not of a topic that was made anew meanwhile: as far as is known without their payloads."""
-    return (kept.id, kept.timestamp_ms, kept.headers, kept.body_bytes) == (
-        came.id,
-        came.timestamp_ms,
-        came.headers,
-        came.body_bytes,
-    )

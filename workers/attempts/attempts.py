@@ -10,7 +10,8 @@ come. Does not know Kafka (`topics.progress_journal`), text, or why a crash coun
   clears it; of others now and then. What is noted so survives a crash without suspicion.
 - Who was running at a crash is a **suspect** (`workers.attempts.suspects`); one that three crashes count against is
   given up.
-- Partitions that are given back in order take the blame from nobody: a last note says that nobody runs the request.
+- Partitions that are given back in order leave no blame: a last note says that nobody runs the request. What is run all
+  the same, in case the partition comes back, is carried (`workers.attempts.carried`).
 
 Owned by the event loop; `stage` is the engine thread's, `staged` the staging thread's.
 """
@@ -18,7 +19,7 @@ Owned by the event loop; `stage` is the engine thread's, `staged` the staging th
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,9 +28,10 @@ from topics.assignment import PartitionEpoch
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.progress_journal import ProgressJournal
 from topics.record import RecordId
-from topics.record_producer import ProducerStoppedError
 from workers.answers.reply_stream import StreamStart
 from workers.attempts.begun import Begun, LastWords
+from workers.attempts.carried import Carried
+from workers.attempts.note_writing import NoteWriting
 from workers.attempts.start_gate import ArrivalKey, StartGate, arrival_key
 from workers.attempts.start_queue import StartQueue
 from workers.attempts.suspects import Suspects
@@ -62,6 +64,8 @@ class Attempts:
         journal: ProgressJournal,
         *,
         accept: Callable[[Arrival], None],
+        resume: Callable[[Arrival], None],
+        drop: Callable[[frozenset[RecordId]], None],
         stage: Callable[[StageJob], None],
         let_in: Callable[[Staged | Refused], None],
         go_on: Callable[[Staged], None],
@@ -71,16 +75,21 @@ class Attempts:
         call_soon: Callable[[Callable[[], None]], object],
         full: Callable[[PriorityClass], bool],
         certain: Callable[[PriorityClass], bool],
+        carries: bool = True,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`accept` queues an arrival in the engine, `stage` has its prompt prepared, `let_in` hands the prompt on;
-        `go_on`, in its place, of a stream that an earlier attempt has begun. `answered`: that attempt has its answer,
-        and it is given now. `call_soon`: on the event loop, from any thread. `on_broken`: the journal takes nothing any
-        more. `full`: no more records of the class come for now. `certain`: its partitions are still this worker's, for
-        sure."""
+        `go_on`, in its place, of a stream that an earlier attempt has begun. `resume`, in the place of `accept`: it may
+        be running, since before its partition was taken away; `drop`: of these nobody wants that any more. `answered`:
+        that attempt has its answer, and it is given now. `call_soon`: on the event loop, from any thread. `on_broken`:
+        the journal takes nothing any more. `full`: no more records of the class come for now. `certain`: its partitions
+        are still this worker's, for sure. `carries`: what runs goes on while its partition is away."""
         self._journal = journal
+        self._notes = NoteWriting(journal, on_broken)
         self._accept = accept
+        self._resume = resume
+        self._carries = carries
         self._stage = stage
         self._let_in = let_in
         self._go_on = go_on
@@ -99,13 +108,12 @@ class Attempts:
         self._prior: dict[ArrivalKey, PriorAttempts] = {}
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, Begun] = {}
+        self.carried = Carried(self._begun, drop)
         self._asked: dict[ArrivalKey, list[StageJob]] = {}
         """Sequences of arrivals whose attempt is not written yet."""
         self._uncertain: list[tuple[StageJob, int]] = []
         """Begun with this attempt, and perhaps another worker's already."""
         self._due = StartQueue(journal, call_soon=call_soon, begin=self._begin_due, emptied=self._begin_held)
-        self._given_back: set[asyncio.Future[RecordId]] = set()
-        """Last notes of partitions that are another's now."""
         self._repeated = self._given_up = 0
 
     # --- a record comes ---------------------------------------------------------------------------------------------
@@ -114,6 +122,11 @@ class Attempts:
         """Queue it, keep it until its turn comes, give it up, or give the answer that it has."""
         prior = self._journal.prior(arrival.id)
         self._last_of[arrival.id.topic, arrival.id.partition] = arrival_key(arrival)
+        goes_on = self.carried.come(arrival.id)
+        if goes_on is not None and self.carried.renew(goes_on, arrival, prior):
+            self._notes.write_again(goes_on)
+            self._resume(arrival)
+            return
         if self._answered(arrival, prior):
             self._queue_suspects()
             return
@@ -194,7 +207,7 @@ class Attempts:
         else:
             note = prior.next()
             self._repeated += 1
-        written = self._write(arrival, note)
+        written = self._notes.write(arrival, note)
         if written is None:
             return
         self._begun[key] = Begun(arrival, note, self._monotonic_s(), written, suspect=note.crashes > 0)
@@ -274,7 +287,7 @@ class Attempts:
     def progressed(self, arrival: Arrival, tokens: int) -> None:
         """So many tokens of the answer are there."""
         begun = self._begun.get(arrival_key(arrival))
-        if begun is None or begun.ending or tokens <= begun.note.tokens:
+        if begun is None or begun.ending or tokens <= begun.note.tokens or self.carried.is_away(begun):
             return
         now_s = self._monotonic_s()
         clears = begun.suspect and tokens > begun.note.reached and not begun.note.got_on
@@ -282,7 +295,7 @@ class Attempts:
             return
         if not self._journal.has_room or not begun.written.done():
             return  # the next token comes soon
-        written = self._write(arrival, replace(begun.note, tokens=tokens))
+        written = self._notes.write(arrival, replace(begun.note, tokens=tokens))
         if written is None:
             return
         begun.note, begun.noted_s, begun.written = replace(begun.note, tokens=tokens), now_s, written
@@ -311,6 +324,8 @@ class Attempts:
 
     def refused(self, record: RecordId) -> LastWords:
         """The record that was just handed out will be no arrival."""
+        if (goes_on := self.carried.come(record)) is not None:
+            self.carried.give_up([goes_on])
         return self._last_of_prior(record, self._journal.prior(record))
 
     def _last_of_prior(self, record: RecordId, prior: PriorAttempts | None) -> LastWords:
@@ -319,11 +334,13 @@ class Attempts:
     def settled(self, record: RecordId, epoch: int) -> None:
         """Its terminal reply is delivered, or another's to give."""
         key = (record, epoch)
-        self._begun.pop(key, None)
+        if (begun := self._begun.pop(key, None)) is not None:
+            self.carried.ended(begun)
         self._next_suspect(key)
 
-    def revoke(self, partition: PartitionEpoch) -> None:
-        """The partition is given back: nobody runs its requests any more. See `given_back`."""
+    def revoke(self, partition: PartitionEpoch, cut: Collection[RecordId] = ()) -> None:
+        """The partition is given back. What is begun of it goes on, in case it returns; suspects, `cut` and what has
+        several sequences do not. See `given_back`."""
         self._journal.forget(partition.topic, partition.partition)
         self._suspects.forget(partition.topic, partition.partition)
 
@@ -335,12 +352,18 @@ class Attempts:
         if newest is not None and was_of(newest):
             del self._last_of[partition.topic, partition.partition]
         self._uncertain, waiting = [], self._uncertain
+        going_on: list[Begun] = []
+        dropped: list[Begun] = []
         for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
             self._prior.pop(key, None)
-            begun = self._begun.pop(key, None)
+            begun = self._begun.get(key)
             if begun is not None:
-                self._write_last(begun)
+                self._notes.write_last(begun)
+                goes_on = self._carries and begun.may_go_on and key[0] not in cut
+                (going_on if goes_on else dropped).append(begun)
             self._next_suspect(key)
+        self.carried.give_up(dropped)
+        self.carried.leave(partition.topic, partition.partition, going_on)
         for job, attempt in waiting:
             self._let_begin(job, attempt)
 
@@ -348,30 +371,12 @@ class Attempts:
         """The worker ends in order, with all that it has not answered; its engine has stopped."""
         self._withdraw_all()
         for begun in self._begun.values():
-            self._write_last(begun)
+            if not self.carried.is_away(begun):
+                self._notes.write_last(begun)
 
     async def given_back(self) -> None:
         """Return when the last notes of what was given back are acknowledged."""
-        if self._given_back:
-            await asyncio.wait(self._given_back)
-
-    def _write_last(self, begun: Begun) -> None:
-        """Also of one whose reply is on its way: it may not arrive. If it does, its next owner takes the note away."""
-        if not self._journal.has_room:
-            return  # the broker is away: the next owner will count a crash
-        written = self._write(begun.arrival, replace(begun.note, running=False))
-        if written is not None:
-            self._given_back.add(written)
-            written.add_done_callback(self._given_back.discard)
-
-    def _write(self, arrival: Arrival, note: AttemptNote) -> "asyncio.Future[RecordId] | None":
-        """Its acknowledgement; None: the journal takes nothing any more, which ends the worker."""
-        try:
-            (written,) = self._journal.write([(arrival.id, note)])
-        except ProducerStoppedError as error:
-            self._on_broken(error)
-            return None
-        return written
+        await self._notes.given_back()
 
     # --- suspects ---------------------------------------------------------------------------------------------------
 

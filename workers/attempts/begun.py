@@ -4,7 +4,7 @@ Knows its attempt's last note. Does not know when notes are written (`workers.at
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topics.attempt_notes import AttemptNote
 from topics.record import RecordId
@@ -26,6 +26,16 @@ class Begun:
     suspect: bool
     start: StreamStart = StreamStart()  # noqa: RUF009 - frozen
     ending: bool = False
+    first_epoch: int = field(init=False)
+    """Of the assignments under which this attempt has been run."""
+
+    def __post_init__(self) -> None:
+        self.first_epoch = self.arrival.epoch
+
+    @property
+    def may_go_on(self) -> bool:
+        """While its partition is away. Not a suspect, and none of which one sequence may have ended or not begun."""
+        return not self.ending and not self.note.crashes and self.arrival.sequences == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ async def _send(
     async with submitting(desk, console) as (submission, bars):
         if rows is not None:
             checked = await checked_input(file, bars)
+            submission.know(checked)
             # Rows that were refused at submission can't be sent this time either.
             again = RowSet(checked.rows, (row for row in rows if row in checked.good))
             if not len(again):

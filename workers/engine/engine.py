@@ -23,7 +23,7 @@ from workers.answers.detokenizer import Detokenizer
 from workers.engine.arrivals import Arrivals
 from workers.engine.cancelling import Cancelling
 from workers.engine.departures import Departures
-from workers.engine.messages import Cancelled, Drain, EngineMessage, Revoked
+from workers.engine.messages import Cancelled, Drain, Dropped, EngineMessage, Resumed, Revoked
 from workers.engine.observer import AdmittedRequest, EngineObserver
 from workers.engine.outbox import Outbox
 from workers.engine.reconfiguring import Reconfiguring
@@ -263,8 +263,13 @@ class Engine:
                     self._scheduler.staging_failed(job.row, now)
                     self._departures.end(job.row, error, now)
             case Revoked():
-                self._requests.revoke(message)
+                self._requests.revoke(message, self._goes_on)
                 self._groups.revoke(message)
+            case Resumed(arrival):
+                if not self._requests.renew(arrival) and not self._requests.ended_as_orphan(arrival.id):
+                    self._arrivals.add(arrival, now)
+            case Dropped(records):
+                self._requests.drop_orphans(records)
             case Cancelled(orders):
                 self._arrivals.fill_groups(now)  # an order finds a request by its rows
                 self._departures.obey(self._cancelling.order(orders, self._requests.begun), now)
@@ -272,6 +277,12 @@ class Engine:
                 self._draining = True
             case _:
                 self._reconfiguring.take(message, now)
+
+    def _goes_on(self, row: int) -> bool:
+        """Whether it is computed to its end, if its partition is taken away. A request of several sequences is not:
+        some of them may not have begun, and they end together."""
+        admitted = self._index.state_of(row) in (RequestState.PREFILL, RequestState.DECODE)
+        return admitted and self._groups.of(row) is None
 
     def _still_wants(self, job: StageJob) -> bool:
         """While its tokens were made the row may have been dropped, and even given to another request; or its partition

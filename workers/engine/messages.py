@@ -9,12 +9,14 @@ from scheduling.priority import PriorityClass
 from scheduling.quota import Quotas
 from scheduling.tree import TreeConfig
 from topics.control_orders import Cancel
+from topics.record import RecordId
 from workers.intake.request import Arrival
 from workers.intake.staging import Refused, Staged
 
 __all__ = [
     "Cancelled",
     "Drain",
+    "Dropped",
     "EngineMessage",
     "NewPolicy",
     "NewQuotas",
@@ -22,18 +24,35 @@ __all__ = [
     "PausedClasses",
     "QuotaShare",
     "Reconfiguration",
+    "Resumed",
     "Revoked",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The partition belongs to another worker now: drop its requests without an answer."""
+    """The partition was taken away: drop its requests without an answer, but for those that are admitted. They go on,
+    for it may come back, and each waits to be `Resumed` or `Dropped`."""
 
     topic: str
     partition: int
     epoch: int
     """The assignment that ended. What comes of a later one stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A record has come back under a new assignment. What goes on of it is this arrival's from now on."""
+
+    arrival: Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What goes on of these records, since their partition was taken away, is nobody's any more; or it has ended, and
+    its ending is read."""
+
+    records: frozenset[RecordId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +109,4 @@ class PausedClasses:
 
 
 Reconfiguration = QuotaShare | NewTree | NewPolicy | NewQuotas | PausedClasses
-EngineMessage = Arrival | Staged | Refused | Revoked | Cancelled | Drain | Reconfiguration
+EngineMessage = Arrival | Staged | Refused | Revoked | Resumed | Dropped | Cancelled | Drain | Reconfiguration

@@ -4,8 +4,9 @@ Knows in which order a class's records come, are answered and leave, and when it
 is in a record (`workers.intake.ingress`) or how it is served. One for each class, on the event loop.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from scheduling.priority import PriorityClass
 from topics.catalogue import Catalogue
@@ -23,6 +24,9 @@ from workers.intake.residency import Residency
 __all__ = ["ClassChannel"]
 
 log = logging.getLogger(__name__)
+
+_DRAIN = 0.125
+"""Of a session time-out: for what is in the middle of its answer, while the whole group waits."""
 
 
 class ClassChannel:
@@ -43,30 +47,36 @@ class ClassChannel:
         adopt: OnAdopted,
         on_confirmed: Callable[[], None],
         on_revoked: Callable[[PartitionEpoch], None],
+        on_given: Callable[[str, Collection[int]], None],
+        told: Callable[[Collection[PartitionEpoch]], Awaitable[None]],
         given_back: Callable[[], Awaitable[None]],
         on_settled: Callable[[Settled], None],
     ) -> None:
         """`instance`: this worker's name, unlike that of any other that lives. `on_batch`: records of a topic come, and
         each of them after that to `on_record`, which has it enter the residency. `adopt`: is told what is committed of
         a partition before its first record. `on_confirmed`: the group says that we are a member. `on_revoked`: a
-        partition went to another worker, and its requests with it; `given_back` returns when the next owner can know
-        all that we leave it."""
+        partition is taken away, and its requests with it; `told` returns when of these partitions nobody is in the
+        middle of his answer; `given_back` when the next owner can know all that we leave it. `on_given`: of a topic's
+        partitions these are ours now, and no others."""
         self._priority = priority
         self._residency = residency
         self._on_batch = on_batch
         self._on_record = on_record
         self._on_revoked = on_revoked
+        self._told = told
         self._given_back = given_back
         self._on_settled = on_settled
         self._open = False
+        self._drain_s = _DRAIN * config.kafka.session_timeout_ms / 1000
         exactly_once = config.delivery == "exactly-once"
-        group = catalogue.group(priority.label)
+        topic, group = catalogue.requests(priority.label), catalogue.group(priority.label)
         self.consumer = ClassConsumer(
             kafka,
-            topic=catalogue.requests(priority.label),
+            topic=topic,
             group=group,
             on_records=self._take,
             on_revoked=self._lose,
+            on_assigned=lambda given: on_given(topic, [each.partition for each in given]),
             settle=self._settle_replies if exactly_once else None,
             adopt=adopt,
             on_confirmed=on_confirmed,
@@ -120,7 +130,12 @@ class ClassChannel:
         # What kept the class paused may just have left with them. Before the waiting, which the callback's deadline may
         # cut short: nobody would look again.
         self._resume_if_low()
-        # Answers that are ready still leave, within that deadline.
+        # Answers that are ready, or soon will be, still leave, within that deadline.
+        try:
+            async with asyncio.timeout(self._drain_s):
+                await self._told(partitions)
+        except TimeoutError:
+            log.debug("some answers of %s are not complete: they go on if their partition comes back", partitions)
         await self.writer.wait_idle()
         await self._given_back()
 

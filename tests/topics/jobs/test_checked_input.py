@@ -1,0 +1,36 @@
+"""An input checked as a whole: what is kept of it for who sends its rows."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from topics.jobs import checked_input
+from topics.jobs.checked_input import check_input
+from topics.jobs.input_file import open_input
+from topics.jobs.rows import RowChecker
+
+
+def write_rows(path: Path, rows: int, bad: int) -> str:
+    with path.open("wb") as file:
+        for row in range(rows):
+            body = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": f"é {row}"}]}
+            line = {"custom_id": f"r{row}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            file.write(b"{\n" if row == bad else orjson.dumps(line) + b"\n\n")
+    return str(path)
+
+
+def test_the_rows_that_are_kept_are_those_that_a_second_reading_finds(tmp_path: Path) -> None:
+    with open_input(write_rows(tmp_path / "rows.jsonl", 5, bad=2)) as file:
+        checked = check_input(file)
+        assert checked.kept == list(RowChecker().check_all(file.lines(), checked.good))
+    assert [row.row for row in checked.kept] == [*range(5)]
+    assert [problem.row for problem in checked.problems] == [2]
+
+
+def test_bodies_beyond_the_bound_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked_input, "_KEPT_BYTES", 200)
+    with open_input(write_rows(tmp_path / "rows.jsonl", 5, bad=2)) as file:
+        checked = check_input(file)
+    assert checked.kept is None
+    assert (checked.rows, len(checked.good)) == (5, 4)
