@@ -13,10 +13,10 @@ Knows running sequences, what classes are entitled to, who runs above its rate, 
 
 A step's token budget is no trigger: strict prompts come first in it (`scheduling.step_order`).
 
-**One key**: the least urgent service class first, then the most slack, then the one suspended least often, then the
+**One key**: the least urgent service class first, then the one suspended least often, then the most slack, then the
 least waste, then the one admitted last. Slack is the time to the next deadline of the class's SLO: to the first token
-before it, to the last token after; without an SLO it is infinite. Waste is what was computed. Without the third of
-these the smallest request would be taken again and again, whatever it has been through.
+before it, to the last token after; without an SLO it is infinite. Waste is what was computed. Without the second of
+these the one with the most slack would be taken again and again, whatever it has been through.
 
 Where the requester is not strict, a guarantee counts for more than rank: classes that the discipline says run *above
 their rate* come before all others, so that one that gets less than it was promised gives way only when no borrower can.
@@ -64,7 +64,7 @@ __all__ = ["BATCH", "Preemption"]
 BATCH = PriorityClass.P2
 """What a request is demoted to."""
 
-_Key = tuple[bool, int, float, int, int, int]
+_Key = tuple[bool, int, int, float, int, int]
 
 
 class Preemption:
@@ -281,8 +281,8 @@ class Preemption:
             return (
                 over[sequence.service],
                 sequence.service,
-                slack_s,
                 -sequence.preemptions,
+                slack_s,
                 -sequence.computed_tokens,
                 sequence.order,
             )

@@ -36,6 +36,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import BrokerResponseError, KafkaError
 
+from topics.aiokafka_batches import send_together
 from topics.aiokafka_fencing import CommitFencedError, CommittedOffset, commit_in_transaction
 from topics.aiokafka_producer import KafkaUnavailableError, close_producer, open_producer, producer_is_broken
 from topics.aiokafka_transaction_start import begin_transactions_soon
@@ -45,7 +46,6 @@ from topics.known_topics import KnownTopics, RecordRefusedError, hopeless
 from topics.offset_map import MapPlace, encode_map, place_text, text_of
 from topics.owned_offsets import OwnedOffsets
 from topics.record_producer import ProducerStatistics, ProducerStoppedError
-from topics.replies import OutboundRecord
 from topics.terminal_replies import Fate, Outcome, TerminalReply
 
 __all__ = ["TransactionStatistics", "TransactionalReplies"]
@@ -242,21 +242,13 @@ class TransactionalReplies:
         self._committed += 1
 
     async def _send_all(self, producer: Any, batch: Mapping[int, TerminalReply]) -> None:
-        sent: list[tuple[int, OutboundRecord, asyncio.Future[Any]]] = []
+        records = [(place, record) for place, reply in batch.items() for record in reply.records]
         refused: dict[int, RecordRefusedError] = {}
-        for place, reply in batch.items():
-            for record in reply.records:
-                try:
-                    sent.append((place, record, await _send(producer, record)))
-                except BrokerResponseError as error:
-                    if not hopeless(error):
-                        raise
-                    refused[place] = _refusal(record, error)
-        outcomes = await asyncio.gather(*(each for _, _, each in sent), return_exceptions=True)
-        for (place, record, _), outcome in zip(sent, outcomes, strict=True):
+        outcomes = await send_together(producer, [record for _, record in records])
+        for (place, record), outcome in zip(records, outcomes, strict=True):
             if isinstance(outcome, BrokerResponseError) and hopeless(outcome):
-                refused[place] = _refusal(record, outcome)
-            elif isinstance(outcome, BaseException):
+                refused[place] = RecordRefusedError(f"a record for {record.topic} was refused: {outcome!r}")
+            elif outcome is not None:
                 raise outcome
         if refused:
             raise _RefusedInTransactionError(refused)
@@ -283,7 +275,7 @@ class TransactionalReplies:
         if text is None:
             self._overflowed_maps += 1
             key = f"{self._offsets.member.group}/{place.topic}/{place.partition}".encode()
-            sent = await (await _send(producer, OutboundRecord(self._maps_topic, None, key, body)))
+            sent = await producer.send_and_wait(self._maps_topic, body, key)
             text = place_text(MapPlace(sent.partition, sent.offset))
         return CommittedOffset(progress.base, text)
 
@@ -373,14 +365,3 @@ class _Work:
 
     def outcomes(self) -> list[Outcome]:
         return [self._settled[place] for place in sorted(self._settled)]
-
-
-async def _send(producer: Any, record: OutboundRecord) -> "asyncio.Future[Any]":
-    sent: asyncio.Future[Any] = await producer.send(
-        record.topic, record.value, record.key, record.partition, headers=list(record.headers)
-    )
-    return sent
-
-
-def _refusal(record: OutboundRecord, error: BaseException) -> RecordRefusedError:
-    return RecordRefusedError(f"a record for {record.topic} was refused: {error!r}")

@@ -11,11 +11,11 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -27,6 +27,7 @@ from topics.kafka_settings import KafkaSettings
 
 __all__ = ["BROKER_PROPERTIES", "PLACES", "Crew", "Member", "Zygote", "zygote"]
 
+T = TypeVar("T")
 BROKER_PROPERTIES = {"group.min.session.timeout.ms": "500"}
 DEADLY = 77
 PLACES = ("staging", "prefill", "decode", "open", "before-end")
@@ -72,16 +73,28 @@ class Zygote:
     """The process that workers are forked from: see `tests.chaos.zygote`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.loaded = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._gone = asyncio.Event()
         self._process = process
         self._members: dict[int, Member] = {}
         self._started: asyncio.Queue[Member] = asyncio.Queue()
 
     async def fork(self, order: Mapping[str, Any]) -> Member:
-        await self.loaded.wait()
+        """Raises `RuntimeError` if it has ended: its log says why."""
+        await self._unless_gone(self._loaded.wait())
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        return await self._started.get()
+        return await self._unless_gone(self._started.get())
+
+    async def _unless_gone(self, wanted: Coroutine[Any, Any, T]) -> T:
+        waits = asyncio.create_task(wanted), asyncio.create_task(self._gone.wait())
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
+        if waits[0].cancelled():
+            raise RuntimeError("the process that workers are forked from has ended")
+        return waits[0].result()
 
     async def listen(self) -> None:
         """Read what the processes say, until they are gone."""
@@ -90,7 +103,7 @@ class Zygote:
             said = json.loads(line)
             event, pid = said["event"], said["pid"]
             if event == "loaded":
-                self.loaded.set()
+                self._loaded.set()
                 continue
             # A child may speak before its parent tells of it.
             member = self._members.setdefault(pid, Member(pid))
@@ -105,6 +118,7 @@ class Zygote:
                 del self._members[pid]
                 member.computed = said["computed"]
                 member.ended.set()
+        self._gone.set()
 
 
 @asynccontextmanager

@@ -72,8 +72,13 @@ def _smollm2() -> Any:
     from workers.models.loaded_model import load_model
 
     torch.set_num_threads(1)
-    config = load_config({"engine": {"dtype": "float32", "threads": 1, "kv_bytes": 200 * 2**20}})
-    return load_model(config.model, config.engine)
+    config = load_config(
+        {
+            "model": {"max_context_tokens": 1_024},
+            "engine": {"dtype": "float32", "threads": 1, "kv_bytes": 200 * 2**20},
+        }
+    )
+    return load_model(config.model, config.engine, config.kv)
 
 
 def _worker(order: dict[str, Any], model: Any, lifeline: int) -> None:

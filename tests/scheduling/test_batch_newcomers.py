@@ -177,6 +177,23 @@ def test_the_one_with_the_most_slack_goes_first() -> None:
     assert rig.state(early) is RequestState.DECODE
 
 
+def test_the_one_suspended_least_often_goes_before_one_with_more_slack() -> None:
+    rules = PreemptionRules(slos={P1: Slo(e2e_s=30.0)})
+    rig = Rig(blocks=11, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
+    rig.lengths.output_tokens = 1
+    early = rig.add_staged(P1, prompt=16, answer=20)
+    rig.step()
+    rig.now += 5
+    late = rig.add_staged(P1, prompt=16, answer=20)
+    rig.step()
+    rig.add_staged(P0, prompt=16, answer=1)
+    assert rig.step().preempted == (late,)
+    rig.step()
+    assert rig.state(late) is RequestState.DECODE
+    rig.add_staged(P0, prompt=16, answer=1)
+    assert rig.step().preempted == (early,)
+
+
 def test_a_class_that_is_not_preemptible_is_spared() -> None:
     rig, rows = filled(P2, P3, preemption=PreemptionRules(preemptible=frozenset({P2})))
     rig.add_staged(P0, prompt=16, answer=1)

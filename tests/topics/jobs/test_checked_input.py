@@ -1,5 +1,6 @@
 """An input checked as a whole: what is kept of it for who sends its rows."""
 
+import os
 from pathlib import Path
 
 import orjson
@@ -34,3 +35,18 @@ def test_bodies_beyond_the_bound_are_not_held(tmp_path: Path, monkeypatch: pytes
         checked = check_input(file)
     assert checked.kept is None
     assert (checked.rows, len(checked.good)) == (5, 4)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux")
+def test_held_rows_take_about_their_own_size(tmp_path: Path) -> None:
+    """What a library sets aside for a longer text must not be held with each of them."""
+    with open_input(write_rows(tmp_path / "rows.jsonl", 10_000, bad=2)) as file:
+        before = resident_bytes()
+        checked = check_input(file)
+        grown = resident_bytes() - before
+    assert checked.kept is not None
+    assert grown < 10_000 * 2_000
