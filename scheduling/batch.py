@@ -156,19 +156,18 @@ class BatchScheduler:
         tokens are sampled; none where nothing is to be found in the prefix cache. What is found there now costs
         nothing; the admission looks again.
 
+        `max_output_tokens` of 0: it ends when its prompt is computed, and nothing is sampled.
+
         A request that fits into no step and no pool is FAILED at once and named by `take_impossible`.
         """
         index = self._index
-        assert min(prompt_tokens, max_output_tokens) > 0, f"{row=}, {prompt_tokens=}, {max_output_tokens=}"
-        if prompt_tokens + 1 > self._limits.context_tokens:
+        assert prompt_tokens > 0 <= max_output_tokens, f"{row=}, {prompt_tokens=}, {max_output_tokens=}"
+        if prompt_tokens + min(1, max_output_tokens) > self._limits.context_tokens:
             self._endings.impossible(row, now)
             return
         max_output_tokens = min(max_output_tokens, self._limits.context_tokens - prompt_tokens)
         self._window.staged(row, max_output_tokens, block_names)
-        output_tokens = self._lengths.predict(index.origin_of(row), index.tenant_name(row), max_output_tokens)
-        if output_tokens == max_output_tokens:
-            # That is what a predictor without samples says, and the limit may be all that the context leaves.
-            output_tokens = min(index.output_tokens[row], max_output_tokens)
+        output_tokens = self._predicted_output(row, max_output_tokens)
         charged = self._cost.prompt_of(index, row)
         cached_tokens = self._kv.cached_prefix(block_names, prompt_tokens)
         index.set_tokens(row, prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
@@ -177,6 +176,14 @@ class BatchScheduler:
         else:
             # Claimed: the discipline charged the estimate when it picked the row.
             self._qdisc.charge(row, self._cost.prompt_of(index, row) - charged, now, Cause.PROMPT)
+
+    def _predicted_output(self, row: int, max_output_tokens: int) -> int:
+        index = self._index
+        if max_output_tokens == 0:
+            return 0
+        tokens = self._lengths.predict(index.origin_of(row), index.tenant_name(row), max_output_tokens)
+        # The limit itself is what a predictor without samples says, and it may be all that the context leaves.
+        return min(tokens, index.output_tokens[row]) if tokens == max_output_tokens else tokens
 
     def staging_failed(self, row: int, now: float) -> None:
         """The staging thread refused the row: it is FAILED, and the caller answers it."""
@@ -230,7 +237,7 @@ class BatchScheduler:
         return self._admission.take_chosen()
 
     def settle(self, plan: StepPlan, outcomes: Sequence[Outcome], measured_s: float, now: float) -> None:
-        """The plan has run in `measured_s` seconds. One outcome for each chunk that sampled a token."""
+        """The plan has run in `measured_s` seconds. One outcome for each chunk that `samples`."""
         assert plan is self._plan, "only the latest plan can be settled, once, and not after one of its rows ended"
         self._plan = None
         left = {outcome.row: outcome for outcome in outcomes}
@@ -244,7 +251,7 @@ class BatchScheduler:
             self._recomputed_tokens += max(0, min(end, sequence.protected_until) - chunk.start)
             assert not chunk.samples or chunk.row in left, f"row {chunk.row} sampled a token and has no outcome"
             outcome = left.pop(chunk.row) if chunk.samples else None
-            sequence.computed_tokens = end if outcome is None else end + outcome.tokens - 1
+            sequence.computed_tokens = end if outcome is None else end + max(0, outcome.tokens - 1)
             self._kv.computed(chunk.row, sequence.computed_tokens)
             if outcome is None:
                 continue

@@ -22,7 +22,7 @@ class Chunk:
     start: int
     tokens: int
     samples: bool
-    """The chunk reaches the end of the known tokens, so the step samples the next one."""
+    """The chunk reaches the end of the known tokens, so the step samples the next one; a request of no output ends."""
     decode: bool
     """One already sampled token, rather than a piece of the prompt (or of a recomputation)."""
 
@@ -72,11 +72,12 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step did for one row whose chunk sampled a token. `ended` is a terminal state, or None: it goes on."""
+    """What a step did for one row whose chunk `samples`. `ended` is a terminal state, or None: it goes on."""
 
     row: int
     ended: RequestState | None
     tokens: int = 1
-    """Sampled: more than one where guesses came true, all but the last of them computed."""
+    """Sampled: more than one where guesses came true, all but the last of them computed; none of a request of no
+    output, which has ended."""
     guessed: int = 0
     """Tokens that were computed to see whether they would come."""

@@ -24,6 +24,7 @@ class RunningSequence:
     """Counts first admissions: smaller was admitted earlier. A preempted sequence keeps it, and so its place."""
     prompt_tokens: int
     max_output_tokens: int
+    """0: it ends with its prompt."""
     predicted_output_tokens: int
     block_names: Sequence[int] = ()
     """Of what its whole blocks contain (`kvcache.block_hash`), a live list that grows with its tokens."""

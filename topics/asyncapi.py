@@ -47,9 +47,9 @@ MESSAGES: Mapping[str, Message] = {
         Message(
             "request",
             "Request",
-            "An OpenAI chat-completions or completions body. The topic is the class.",
+            "An OpenAI chat-completions, completions or embeddings body. The topic is the class.",
             "Affinity: requests with one key go to one partition and find each other's prefixes in the cache.",
-            ("ChatCompletionRequest", "CompletionRequest"),
+            ("ChatCompletionRequest", "CompletionRequest", "EmbeddingRequest"),
             REQUEST_HEADERS,
         ),
         Message(
@@ -72,7 +72,7 @@ MESSAGES: Mapping[str, Message] = {
             "Final",
             "The whole answer. Of finals and errors each request gets exactly one; read with read_committed.",
             "The request id.",
-            ("ChatCompletion", "Completion"),
+            ("ChatCompletion", "Completion", "EmbeddingList"),
             terminal_headers(ReplyEvent.FINAL),
         ),
         Message(

@@ -58,6 +58,8 @@ __all__ = [
 _CONNECT_TIMEOUT_S = 10.0
 
 Messages = str | Sequence[Mapping[str, Any]]
+EmbeddingInputs = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+"""One text or several, each as text or as token ids."""
 
 
 class RequestRefusedError(Exception):
@@ -185,6 +187,30 @@ class HeadraceClient:
         request_id = await self.send_chat(messages, stream=True, **options)
         return self.stream_of(request_id, timeout_s=timeout_s)
 
+    async def embed(
+        self,
+        inputs: EmbeddingInputs,
+        *,
+        dimensions: int | None = None,
+        priority: str = "p1",
+        tenant: str | None = None,
+        flow: str | None = None,
+        request_id: str | None = None,
+        deadline_ms: int | None = None,
+        sla_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Send texts, or texts as token ids, and wait for their vectors; `dimensions`: only so many numbers of each.
+
+        answer = await client.embed(["a cat", "a dog"])
+        answer.embeddings, answer.usage
+        """
+        body: dict[str, Any] = {"input": inputs, "encoding_format": "base64"}
+        if dimensions is not None:
+            body["dimensions"] = dimensions
+        headers = self._headers(request_id, tenant=tenant, flow=flow, deadline_ms=deadline_ms, sla_ms=sla_ms)
+        return await self.result(await self.send(body, priority=priority, headers=headers), timeout_s=timeout_s)
+
     async def send_chat(
         self,
         messages: Messages,
@@ -203,14 +229,11 @@ class HeadraceClient:
         (`max_tokens`, `temperature`, `stop`, …). Returns the request id; `result` or `stream_of` waits for the answer.
         """
         chat = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-        headers = RequestHeaders(
-            request_id=request_id or self.new_request_id(),
-            tenant=tenant,
-            flow=flow,
-            deadline_ms=deadline_ms,
-            sla_ms=sla_ms,
-        )
+        headers = self._headers(request_id, tenant=tenant, flow=flow, deadline_ms=deadline_ms, sla_ms=sla_ms)
         return await self.send({"messages": chat, **body}, priority=priority, headers=headers)
+
+    def _headers(self, request_id: str | None, **fields: Any) -> RequestHeaders:
+        return RequestHeaders(request_id=request_id or self.new_request_id(), **fields)
 
     def new_request_id(self) -> str:
         """One that nobody has, and whose replies this client reads."""

@@ -38,10 +38,12 @@ def loads_object(value: bytes) -> dict[str, Any]:
     kinds = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     found = kinds.get(type(document), "a number")
     raise RequestError.invalid_request(
-        "body", f"the request body is {found}: send a JSON object with model and messages (or prompt)."
+        "body", f"the request body is {found}: send a JSON object with model and messages (or prompt, or input)."
     )
 
 
 def dumps(document: Any) -> bytes:
-    """Compact UTF-8 JSON. Raises `TypeError` for what JSON can't carry (a bug of the caller)."""
-    return orjson.dumps(document)
+    """Compact UTF-8 JSON; an array of numpy's is an array of numbers, in no more digits than its type needs.
+
+    Raises `TypeError` for what JSON can't carry (a bug of the caller)."""
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)

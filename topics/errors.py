@@ -90,7 +90,7 @@ class RequestError(Exception):
         """413: it was computed, and its record is larger than the topic of replies takes."""
         return cls(
             "the answer is larger than a record of the reply topic may be: ask for fewer tokens (max_tokens), choices "
-            "(n) or log probabilities (top_logprobs).",
+            "(n), log probabilities (top_logprobs) or numbers of an embedding (dimensions).",
             status_code=413,
             code="answer_too_large",
         )

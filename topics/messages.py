@@ -5,7 +5,8 @@ only if it is truly enforced**; what OpenAI or vLLM have beyond that is named in
 body into one of these models or into one `RequestError`. Does not know tokens, models served or context lengths
 (`workers.intake.prompt`).
 
-What asks for a form of the answer (`response_format`, `tools`) is `topics.structured`.
+What asks for a form of the answer (`response_format`, `tools`) is `topics.structured`; for vectors,
+`topics.embeddings`.
 """
 
 from typing import Annotated, Literal
@@ -19,10 +20,13 @@ from topics.wire_model import Items, Text, WireModel
 __all__ = [
     "ChatCompletionRequest",
     "ChatMessage",
+    "ClassWish",
     "CompletionRequest",
     "GenerationRequest",
+    "Prompts",
     "StreamOptions",
     "TextPart",
+    "each_prompt",
 ]
 
 MAX_MESSAGES = 4096
@@ -44,6 +48,7 @@ MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_NAME_CHARACTERS = 256
+MAX_USER_CHARACTERS = 512
 MAX_TOP_LOGPROBS = 20
 MAX_COMPLETION_LOGPROBS = 5
 CLASSES = ("p0", "p1", "p2", "p3")
@@ -124,6 +129,13 @@ def _class_number(value: object) -> object:
     return CLASSES.index(value.lower())
 
 
+ClassWish = Annotated[
+    ClassNumber,
+    BeforeValidator(_class_number, json_schema_input_type=ClassNumber | Literal["p0", "p1", "p2", "p3"]),
+]
+"""A class that a body asks for."""
+
+
 def _stop_strings(value: object) -> object:
     if isinstance(value, str):
         return (value,)
@@ -184,7 +196,7 @@ class GenerationRequest(WireModel):
     """Choices for each prompt. None: 1. Their randomness differs, their prompt is computed once."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(max_length=512)] | None = None
+    user: Annotated[str, Field(max_length=MAX_USER_CHARACTERS)] | None = None
     metadata: (
         Annotated[
             dict[
@@ -195,13 +207,7 @@ class GenerationRequest(WireModel):
         ]
         | None
     ) = None
-    priority: (
-        Annotated[
-            ClassNumber,
-            BeforeValidator(_class_number, json_schema_input_type=ClassNumber | Literal["p0", "p1", "p2", "p3"]),
-        ]
-        | None
-    ) = None
+    priority: ClassWish | None = None
     """May lower the topic's class, never raise it. 0 (or `"p0"`) is the most urgent."""
     ignore_eos: bool | None = None
     """vLLM's extra: go on past the end-of-sequence token, to the limit. Benchmarks need it."""
@@ -280,6 +286,14 @@ Prompts = Annotated[
 """One text or several, as text or as token ids."""
 
 
+def each_prompt(prompts: Prompts) -> "tuple[str | tuple[int, ...], ...]":
+    """One string or one list of token ids for each."""
+    if isinstance(prompts, str):
+        return (prompts,)
+    token_ids = tuple(item for item in prompts if isinstance(item, int))
+    return (token_ids,) if token_ids else tuple(item for item in prompts if not isinstance(item, int))
+
+
 class CompletionRequest(GenerationRequest):
     prompt: Prompts
     logprobs: Annotated[
@@ -291,11 +305,7 @@ class CompletionRequest(GenerationRequest):
     @property
     def prompts(self) -> "tuple[str | tuple[int, ...], ...]":
         """One string or one list of token ids for each prompt."""
-        prompt = self.prompt
-        if isinstance(prompt, str):
-            return (prompt,)
-        token_ids = tuple(item for item in prompt if isinstance(item, int))
-        return (token_ids,) if token_ids else tuple(item for item in prompt if not isinstance(item, int))
+        return each_prompt(self.prompt)
 
     @property
     def wanted_logprobs(self) -> int | None:

@@ -16,11 +16,12 @@ next attempt goes on with the stream: a marker opens it, and what earlier attemp
 - The first terminal reply counts; a second one is dropped, like everything after it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from topics.codec import loads
+from topics.embeddings import vectors_of
 from topics.errors import RequestError
 from topics.headers import ReplyEvent
 from topics.reply_chunks import read_chunk
@@ -67,6 +68,10 @@ class AnswerChangedError(Exception):
         self.answer = answer
 
 
+_EMBEDDED: Mapping[str, Any] = {"text": "", "finish_reason": "stop"}
+"""What a choice would say of embeddings."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamDelta:
     """A piece of text as it came; `token_ids` are the tokens it covers (empty for what only the final told)."""
@@ -83,11 +88,12 @@ class Answer:
 
     request_id: str
     text: str
-    """Of the first choice; empty where it only calls tools."""
+    """Of the first choice; empty where it only calls tools, and of embeddings."""
     finish_reason: str
+    """`stop` of embeddings: they are whole."""
     usage: Mapping[str, Any]
     body: Mapping[str, Any]
-    """The final reply: an OpenAI `chat.completion` or `text_completion`."""
+    """The final reply: an OpenAI `chat.completion`, `text_completion` or `list` of embeddings."""
     sent_s: float
     first_delta_s: float | None
     """None: no delta arrived (`stream` was not asked for, or the final came first)."""
@@ -98,12 +104,18 @@ class Answer:
     @property
     def texts(self) -> list[str]:
         """Of all choices, in the order of their index."""
-        return [_choice_text(choice) for choice in self.body["choices"]]
+        return [_choice_text(choice) for choice in self.body.get("choices", ())]
+
+    @property
+    def embeddings(self) -> list[Sequence[float]]:
+        """Vectors of length 1, in the order of the inputs; none where text was asked for."""
+        return vectors_of(self.body) if "data" in self.body else []
 
     @property
     def tool_calls(self) -> "list[Mapping[str, Any]]":
         """Of the first choice, as OpenAI's `tool_calls`."""
-        return list(self.body["choices"][0].get("message", {}).get("tool_calls") or ())
+        choices = self.body.get("choices") or [{}]
+        return list(choices[0].get("message", {}).get("tool_calls") or ())
 
 
 class ReplyMerge:
@@ -170,7 +182,7 @@ class ReplyMerge:
                 failure: RequestFailedError | None = RequestFailedError(self._request_id, body["error"])
             else:
                 failure = None
-                choice = body["choices"][0]
+                choice = body["choices"][0] if "data" not in body else _EMBEDDED
                 answer = Answer(
                     request_id=self._request_id,
                     text=_choice_text(choice),
@@ -184,7 +196,8 @@ class ReplyMerge:
                 )
         except (RequestError, KeyError, IndexError, TypeError) as error:
             raise UnreadableReplyError(
-                f"the terminal reply to {self._request_id} is not a chat completion, completion or error: {error!r}"
+                f"the terminal reply to {self._request_id} is not a chat completion, completion, list of embeddings or "
+                f"error: {error!r}"
             ) from error
         if failure is not None:
             raise failure

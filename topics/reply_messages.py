@@ -1,4 +1,5 @@
-"""The bodies of replies: chat completions, text completions, their chunks, and errors, in OpenAI's schema.
+"""The bodies of replies: chat completions, text completions, their chunks, and errors, in OpenAI's schema. (Those with
+embeddings are `topics.embeddings`.)
 
 Knows which fields there are. `workers.answers.reply_body` writes them as plain dicts for speed; a test holds the two
 together.

@@ -23,6 +23,7 @@ from topics.control_records import (
     RequeueOrder,
     WorkerState,
 )
+from topics.embeddings import EmbeddingList, EmbeddingRequest
 from topics.jobs.records import CollectorBeat, JobCancel, JobMemo, JobOrder, JobRun
 from topics.messages import ChatCompletionRequest, ChatMessage, CompletionRequest
 from topics.reply_messages import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, ErrorBody
@@ -37,10 +38,12 @@ DIALECT = GenerateJsonSchema.schema_dialect
 RECORD_VALUES: Mapping[str, type[BaseModel]] = {
     "chat-completion-request": ChatCompletionRequest,
     "completion-request": CompletionRequest,
+    "embedding-request": EmbeddingRequest,
     "chat-completion-chunk": ChatCompletionChunk,
     "completion-chunk": CompletionChunk,
     "chat-completion": ChatCompletion,
     "completion": Completion,
+    "embedding-list": EmbeddingList,
     "error": ErrorBody,
     "job-order": JobOrder,
     "job-run": JobRun,
@@ -59,7 +62,7 @@ RECORD_VALUES: Mapping[str, type[BaseModel]] = {
 }
 """File name → model."""
 
-_WITH_EXTRAS: tuple[type[BaseModel], ...] = (ChatCompletionRequest, CompletionRequest, ChatMessage)
+_WITH_EXTRAS: tuple[type[BaseModel], ...] = (ChatCompletionRequest, CompletionRequest, EmbeddingRequest, ChatMessage)
 
 
 def record_schema(model: type[BaseModel]) -> dict[str, Any]:

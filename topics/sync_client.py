@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from topics.client import Answer, HeadraceClient, Messages, Stream, StreamDelta
+from topics.client import Answer, EmbeddingInputs, HeadraceClient, Messages, Stream, StreamDelta
 from topics.kafka_settings import KafkaSettings
 
 __all__ = ["SyncHeadraceClient", "SyncStream"]
@@ -77,6 +77,10 @@ class SyncHeadraceClient:
 
     complete = chat
     """`chat`'s older name."""
+
+    def embed(self, inputs: EmbeddingInputs, **options: Any) -> Answer:
+        """Send texts and wait for their vectors. `options`: those of `HeadraceClient.embed`."""
+        return self.wait_for(self._client.embed(inputs, **options))
 
     def stream(self, messages: Messages, **options: Any) -> SyncStream:
         """Send a chat request and follow its answer. `options`: those of `HeadraceClient.stream`."""

@@ -34,7 +34,7 @@ class UsageRecord(BaseModel):
     model: str
     """That was to answer; empty where the request failed before it was looked at."""
     outcome: str
-    """`stop`, `length` or `tool_calls`, or the error's code."""
+    """`stop` (of embeddings too), `length` or `tool_calls`, or the error's code."""
     prompt_tokens: _Count
     cached_tokens: _Count
     """Of the prompt: those that the prefix cache had."""

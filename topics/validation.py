@@ -7,11 +7,13 @@ Only the first problem is reported. No text of a body is ever repeated; numbers 
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from topics.embeddings import EmbeddingRequest
 from topics.errors import RequestError
 from topics.messages import (
     MAX_CHOICES,
@@ -23,7 +25,9 @@ from topics.messages import (
 )
 from topics.structured import FunctionChoice
 
-__all__ = ["accepted_without_effect", "asked_sequences", "parse_request", "request_kind"]
+__all__ = ["Request", "accepted_without_effect", "asked_sequences", "parse_request", "request_kind"]
+
+Request = ChatCompletionRequest | CompletionRequest | EmbeddingRequest
 
 _Unsupported = Mapping[str, tuple[tuple[object, ...], str]]
 """Field → the values that change nothing, and the remedy where it has another one."""
@@ -69,9 +73,28 @@ _UNSUPPORTED_IN_MESSAGE: _Unsupported = {
     "annotations": ((None, []), _LATER),
 }
 
-_CHAT_FIELDS = frozenset(ChatCompletionRequest.model_fields)
-_COMPLETION_FIELDS = frozenset(CompletionRequest.model_fields)
-_MESSAGE_FIELDS = frozenset(ChatMessage.model_fields)
+_UNSUPPORTED_IN_EMBEDDING: _Unsupported = {
+    "stream": ((None, False), "vectors come whole, set it to false"),
+    "n": ((None, 1), "an input has one vector, set it to 1"),
+    "add_special_tokens": ((None, True), "send token ids"),
+    "truncate_prompt_tokens": (_NOTHING, "shorten the input"),
+    "normalize": ((None, True), "vectors have length 1, set it to true"),
+}
+
+_KIND_OF: Mapping[str, type[Request]] = MappingProxyType(
+    {"messages": ChatCompletionRequest, "prompt": CompletionRequest, "input": EmbeddingRequest}
+)
+"""By the field that only such a request has."""
+
+_ACCEPTED_IN: Mapping[type[BaseModel], _Unsupported] = MappingProxyType(
+    {
+        ChatCompletionRequest: _UNSUPPORTED,
+        CompletionRequest: _UNSUPPORTED,
+        EmbeddingRequest: _UNSUPPORTED_IN_EMBEDDING,
+        ChatMessage: _UNSUPPORTED_IN_MESSAGE,
+    }
+)
+_FIELDS = {model: frozenset(model.model_fields) for model in _ACCEPTED_IN}
 
 _NAME_CHARACTERS = 64
 """A field's name is the client's own text: repeated up to this length."""
@@ -104,43 +127,44 @@ _PROBLEMS: Mapping[str, tuple[str, str]] = {
 
 def accepted_without_effect(model: type[BaseModel]) -> Mapping[str, tuple[object, ...]]:
     """Fields that a model lacks and a body may have all the same, with the values that it may have them with."""
-    fields = _UNSUPPORTED_IN_MESSAGE if model is ChatMessage else {}
-    if model in (ChatCompletionRequest, CompletionRequest):
-        fields = _UNSUPPORTED
+    fields = _ACCEPTED_IN.get(model, {})
     return {name: values for name, (values, _) in fields.items() if name not in model.model_fields}
 
 
-def request_kind(body: Mapping[str, Any]) -> type[ChatCompletionRequest] | type[CompletionRequest]:
-    """Which request a body is: `messages` make a chat, `prompt` a text completion. Raises `RequestError`."""
-    chat, completion = "messages" in body, "prompt" in body
-    if chat and completion:
+def request_kind(body: Mapping[str, Any]) -> type[Request]:
+    """Which request a body is: `messages` make a chat, `prompt` a text completion, `input` asks for embeddings.
+
+    Raises `RequestError`."""
+    named = [field for field in _KIND_OF if field in body]
+    if len(named) > 1:
         raise RequestError.invalid_request(
-            "prompt", "the body has both messages and prompt: send messages for a chat or prompt for a completion."
+            named[-1],
+            f"the body has both {named[0]} and {named[-1]}: send messages for a chat, prompt for a completion or input "
+            "for embeddings.",
         )
-    if "input" in body and not chat and not completion:
-        raise RequestError.unsupported("input", "embeddings are not served, send messages or prompt")
-    if not chat and not completion:
+    if not named:
         raise RequestError.invalid_request(
             "messages",
-            "messages is required: add it (or prompt, for a text completion).",
+            "messages is required: add it (or prompt, for a text completion; or input, for embeddings).",
             "missing_required_parameter",
         )
-    return ChatCompletionRequest if chat else CompletionRequest
+    return _KIND_OF[named[0]]
 
 
 def asked_sequences(body: Mapping[str, Any]) -> tuple[int, int]:
     """How many prompts a body has, and how many choices it asks for each; (1, 1) if `parse_request` will refuse it."""
-    prompt, choices = body.get("prompt"), body.get("n")
+    embeds = "input" in body
+    prompt, choices = body.get("input" if embeds else "prompt"), None if embeds else body.get("n")
     several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
     prompts = len(prompt) if isinstance(prompt, list) and several else 1
     choices = choices if isinstance(choices, int) and 1 <= choices <= MAX_CHOICES else 1
     return (prompts, int(choices)) if prompts * choices <= MAX_SEQUENCES else (1, 1)
 
 
-def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
+def parse_request(body: Mapping[str, Any]) -> Request:
     """Check a decoded body whole. Raises `RequestError` (400) for its first problem; never changes `body`."""
     kind = request_kind(body)
-    request: ChatCompletionRequest | CompletionRequest | None
+    request: Request | None
     try:
         # Most bodies have nothing but known fields: those need no screening. Others are looked at more closely.
         request = kind.model_validate(body)
@@ -148,22 +172,18 @@ def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest | Completion
         request = None
     if request is None:
         request = _parse_screened(kind, body)
-    _check_combinations(request)
+    if not isinstance(request, EmbeddingRequest):
+        _check_combinations(request)
     return request
 
 
-def _parse_screened(
-    kind: type[ChatCompletionRequest] | type[CompletionRequest], body: Mapping[str, Any]
-) -> ChatCompletionRequest | CompletionRequest:
+def _parse_screened(kind: type[Request], body: Mapping[str, Any]) -> Request:
     """The request of a body with fields that are not enforced, but ask for nothing; or its first problem, raised."""
-    fields = _CHAT_FIELDS if kind is ChatCompletionRequest else _COMPLETION_FIELDS
-    screened = _screen(body, fields, _UNSUPPORTED, "")
+    screened = _screen(body, kind, "")
     messages = screened.get("messages")
     if isinstance(messages, list):
         screened["messages"] = [
-            _screen(message, _MESSAGE_FIELDS, _UNSUPPORTED_IN_MESSAGE, f"messages.{place}.")
-            if isinstance(message, dict)
-            else message
+            _screen(message, ChatMessage, f"messages.{place}.") if isinstance(message, dict) else message
             for place, message in enumerate(messages)
         ]
     try:
@@ -174,8 +194,9 @@ def _parse_screened(
     raise refusal
 
 
-def _screen(part: Mapping[str, Any], known: frozenset[str], unsupported: _Unsupported, path: str) -> dict[str, Any]:
-    """`part` with the known fields only; raises for a field that asks for more than is enforced, or is unknown."""
+def _screen(part: Mapping[str, Any], model: type[BaseModel], path: str) -> dict[str, Any]:
+    """`part` with the model's fields only; raises for a field that asks for more than is enforced, or is unknown."""
+    known, unsupported = _FIELDS[model], _ACCEPTED_IN[model]
     screened = {}
     for field, value in part.items():
         if field in known:

@@ -12,7 +12,7 @@ from typing import Any
 from scheduling.step_time import LinearStepTime
 from tests.workers.tiny_tokenizers import byte_level_tokenizer
 from workers.intake.sampling import TokenLogprobs
-from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 
 __all__ = ["sleeping_model"]
 
@@ -35,6 +35,9 @@ class _SleepingRunner:
         ]
 
     def take_logprobs(self) -> dict[int, TokenLogprobs]:
+        return {}
+
+    def take_embeddings(self) -> dict[int, Embedding]:
         return {}
 
 

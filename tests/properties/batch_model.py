@@ -134,10 +134,11 @@ class Simulation:
             case = watched.case
             answer = min(case.answer, CONTEXT - case.prompt)
             names = self.names(watched, case.prompt + answer) if self.world.cache else ()
-            self.rig.stage(row, case.prompt, answer, max_output=max(1, answer), names=names)
+            self.rig.stage(row, case.prompt, answer, max_output=max(min(1, case.answer), answer), names=names)
             watched.known = case.prompt
         for row in self.rig.scheduler.take_impossible():
-            assert self.watched[row].case.prompt + 1 > CONTEXT
+            case = self.watched[row].case
+            assert case.prompt + min(1, case.answer) > CONTEXT
             self.end(row, RequestState.FAILED)
 
     def names(self, watched: Watched, tokens: int) -> list[int]:
@@ -269,7 +270,7 @@ class Simulation:
         assert watched.computed <= watched.known, "computed what is not known"
         assert chunk.samples == (watched.computed == watched.known)
         assert len(self.rig.kv.table(chunk.row)) * self.world.block_size >= watched.computed
-        if chunk.samples:
+        if chunk.samples and watched.case.answer:
             watched.known += 1
             watched.output += 1
             watched.decoding = True
@@ -327,8 +328,10 @@ class Simulation:
         assert all(watched.ends == 1 for watched in self.finished)
         for watched in self.finished:
             # All but the last sampled token are computed once, and once more for every time they were lost.
-            if watched.output and watched.output == min(watched.case.answer, CONTEXT - watched.case.prompt):
-                due = watched.case.prompt + watched.output - 1 + watched.lost - watched.skipped
+            prompt, answer = watched.case.prompt, watched.case.answer
+            whole = watched.output == min(answer, CONTEXT - prompt) if answer else watched.computed == prompt
+            if whole and watched.admitted:
+                due = prompt + max(0, watched.output - 1) + watched.lost - watched.skipped
                 assert watched.computed_in_all == due
         assert rig.kv.free_blocks == world.blocks
         assert rig.kv.reserved_blocks == 0

@@ -77,7 +77,7 @@ def worlds(draw: st.DrawFn) -> World:
         turn=st.integers(0, 30),
         prompt=st.integers(1, CONTEXT + 2),
         estimate=st.integers(1, 60),
-        answer=st.integers(1, 30),
+        answer=st.integers(0, 30),
         tenant=st.sampled_from("ab"),
         staging_turns=st.integers(0, 4),
         deadline_s=st.one_of(st.just(inf), st.floats(0.01, 1.0)),

@@ -235,9 +235,10 @@ class Rig:
         outcomes = []
         for chunk in plan.chunks:
             if chunk.samples:
-                self.produced[chunk.row] += 1
+                tokens = min(1, self.answers[chunk.row])
+                self.produced[chunk.row] += tokens
                 last = self.produced[chunk.row] >= self.answers[chunk.row]
-                outcomes.append(Outcome(chunk.row, RequestState.FINISHED if last else None))
+                outcomes.append(Outcome(chunk.row, RequestState.FINISHED if last else None, tokens))
         measured_s = plan.predicted_s if measured_s is None else measured_s
         self.now += measured_s
         self.scheduler.settle(plan, outcomes, measured_s, self.now)

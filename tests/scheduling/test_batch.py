@@ -20,6 +20,39 @@ def test_a_prompt_is_computed_once_and_each_step_then_gives_a_token() -> None:
     assert rig.kv.free_blocks == rig.kv.num_blocks
 
 
+def test_a_request_of_no_output_ends_with_its_prompt() -> None:
+    rig = Rig(step_tokens=8)
+    row = rig.add_staged(prompt=20, answer=0)
+    beside = rig.add_staged(prompt=4, answer=3)
+    chunks = [chunk for plan in rig.drain() for chunk in plan.chunks if chunk.row == row]
+    assert [(chunk.start, chunk.tokens, chunk.samples) for chunk in chunks] == [
+        (0, 8, False),
+        (8, 8, False),
+        (16, 4, True),
+    ]
+    assert rig.state(row) is rig.state(beside) is RequestState.FINISHED
+    assert rig.kv.free_blocks == rig.kv.num_blocks
+
+
+def test_a_request_of_no_output_costs_its_prompt_alone() -> None:
+    rig = Rig()
+    row = rig.add(estimate=30, output=9)  # as it looks before its body was read
+    rig.scheduler.to_stage(0.0)
+    rig.stage(row, prompt=20, answer=0)
+    assert rig.index.predicted_cost(row) == rig.cost.prompt(20)
+    rig.drain()
+    assert rig.qdisc.charged[row] == rig.cost.prompt(20)  # type: ignore[attr-defined]
+
+
+def test_a_prompt_may_fill_the_context_where_no_output_follows() -> None:
+    rig = Rig()
+    context = rig.limits.context_tokens
+    fits, too_long = rig.add_staged(prompt=context, answer=0), rig.add_staged(prompt=context, answer=1)
+    assert rig.scheduler.take_impossible() == [too_long]
+    rig.drain()
+    assert rig.state(fits) is RequestState.FINISHED
+
+
 def test_states_follow_the_request() -> None:
     rig = Rig(step_tokens=8)
     row = rig.add()

@@ -120,6 +120,7 @@ BODIES: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}], "name": None}], "stop": "x"},
     {"messages": [{"role": "user", "content": "hi"}], "priority": "p2", "n": 1, "stream": True, "tools": []},
     {"prompt": [1, 2, 3], "logit_bias": {"17": -100}, "echo": False, "temperature": 0},
+    {"input": ["a", "b"], "encoding_format": "base64", "dimensions": 8, "priority": 3, "stream": False},
 ]
 
 

@@ -55,6 +55,19 @@ def test_deltas_go_out_as_they_come_and_the_final_ends_the_stream() -> None:
     assert (answer.sent_s, answer.first_delta_s, answer.ended_s) == (1.0, 2.0, 4.0)
 
 
+def test_embeddings_are_an_answer_without_a_text() -> None:
+    data = [{"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}]
+    usage = {"prompt_tokens": 2, "total_tokens": 2}
+    body = orjson.dumps({"object": "list", "data": data, "model": "m", "usage": usage})
+    merge = ReplyMerge("r", 0.0)
+    merge.take(Reply(ReplyEvent.FINAL, "r", 1, None, (), None, body), 1.0)
+    answer = merge.answer()
+    assert answer.embeddings == [[0.6, 0.8]]
+    assert (answer.text, answer.texts, answer.tool_calls, answer.finish_reason) == ("", [], [], "stop")
+    assert answer.usage == usage
+    assert merge.rest(answer) == []
+
+
 @pytest.mark.parametrize(
     ("replies", "expected"),
     [

@@ -98,7 +98,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     # (name, body, param, regex of the message)
     ("no messages", {"model": "m"}, "messages", "messages is required"),
     ("both kinds", chat(prompt="x"), "prompt", "both messages and prompt"),
-    ("embeddings", {"model": "m", "input": "x"}, "input", "embeddings"),
+    ("two kinds", chat(input="x"), "input", "both messages and input"),
     ("model is a number", chat(model=3), "model", "must be a string"),
     ("model is empty", chat(model=""), "model", "must not be empty"),
     ("empty messages", chat(messages=[]), "messages", "must not be empty"),

@@ -15,6 +15,7 @@ from workers.configuration.kv_config import KVConfig, PreemptionConfig
 from workers.configuration.scheduling_config import SchedulingConfig
 from workers.engine.assembly import Assembly, assemble, engine_inbox
 from workers.engine.outbox import Outbox, Publication
+from workers.intake.embedding import EmbeddingForm
 from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import Arrival
 from workers.intake.sampling import SamplingParams, TokenLogprobs
@@ -118,6 +119,7 @@ class Rig:
         hard_deadline_s: float | None = None,
         choices: int = 1,
     ) -> Arrival:
+        """`output` of 0: an embedding is asked for."""
         place = RecordId(f"inference.{priority.label}", partition, len(self.prompts))
         arrival = Arrival(
             id=place,
@@ -183,7 +185,7 @@ class Rig:
             return
         prompt, output = self.prompts[request_id]
         prepared = PreparedRequest(
-            kind=RequestKind.CHAT,
+            kind=RequestKind.CHAT if output else RequestKind.EMBEDDING,
             model="m",
             created_s=0,
             prompt_token_ids=tuple(range(prompt)),
@@ -196,5 +198,6 @@ class Rig:
             sequence=job.sequence,
             sequences=self.sequences.get(request_id, job.arrival.sequences),
             choices=self.sequences.get(request_id, job.arrival.choices),
+            embedding=None if output else EmbeddingForm(2, base64=False),
         )
         self.inbox.put(Staged(job, prepared))

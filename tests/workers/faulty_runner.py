@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from workers.intake.sampling import TokenLogprobs
-from workers.runners.runner import ModelLimits, ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
 
 __all__ = ["FaultyRunner"]
 
@@ -39,6 +39,9 @@ class FaultyRunner:
 
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         return self._runner.take_logprobs()
+
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        return self._runner.take_embeddings()
 
 
 class Hang:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +27,12 @@ from workers.engine.messages import Dropped, Revoked
 from workers.engine.outbox import Outbox
 from workers.engine.run_ahead import AheadRunner
 from workers.engine.timeline import Timeline
+from workers.intake.embedding import EmbeddingForm
 from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import Arrival
 from workers.intake.sampling import SamplingParams
 from workers.intake.staging import Staged, StageJob
-from workers.runners.runner import ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, ModelRunner, SequenceInput
 from workers.runners.swap_space import BlockSwapper, SwapPool
 from workers.runs.simulated_runner import VirtualClock
 
@@ -55,14 +56,15 @@ class Wish:
     """Of the engine, at which it arrives."""
     prompt: tuple[int, ...]
     output: int
+    """0: it is to be embedded."""
     sampling: SamplingParams
     stop: tuple[str, ...]
     revoked: bool
 
 
-def crowd(count: int, vocabulary: int, seed: int = 20261129) -> list[Wish]:
+def crowd(count: int, vocabulary: int, seed: int = 20261129, embedded: Collection[int] = ()) -> list[Wish]:
     """Half of them share the beginning of their prompt with others; greedy or seeded; some have stop strings, some are
-    taken back in the middle."""
+    taken back in the middle. `embedded`: numbers of those that are to be embedded."""
     draw = random.Random(seed)
     beginnings = [tuple(draw.randrange(3, vocabulary) for _ in range(SHARED_TOKENS)) for _ in range(4)]
     wishes = []
@@ -76,7 +78,7 @@ def crowd(count: int, vocabulary: int, seed: int = 20261129) -> list[Wish]:
                 priority=draw.choices([P0, P1, P2, P3], weights=[8, 20, 32, 40])[0],
                 turn=number // 2,
                 prompt=shared + own,
-                output=draw.randrange(3, 13),
+                output=draw.randrange(3, 13) * (number not in embedded),
                 sampling=SamplingParams(temperature=0.0 if greedy else 0.8, top_p=1.0 if greedy else 0.95, seed=number),
                 stop=("qj", "zx", "v") if draw.random() < 0.15 else (),
                 revoked=draw.random() < 0.05,
@@ -147,6 +149,7 @@ class Crowd:
         self.said: Said = {}
         self.seen = Seen()
         self.partial: dict[str, list[int]] = {}
+        self.embeddings: dict[str, Embedding] = {}
         self.hasher: BlockHasher | None = None
         if prefix_cache:
             self.hasher = BlockHasher(runner.block_size, model="m", adapter="", dtype="float32")
@@ -233,7 +236,7 @@ class Crowd:
     def _stage(self, job: StageJob) -> None:
         wish = self.wishes[job.arrival.headers.request_id]
         prepared = PreparedRequest(
-            kind=RequestKind.CHAT,
+            kind=RequestKind.CHAT if wish.output else RequestKind.EMBEDDING,
             model="m",
             created_s=0,
             prompt_token_ids=wish.prompt,
@@ -243,6 +246,7 @@ class Crowd:
             stop=wish.stop,
             stream=True,
             include_usage=False,
+            embedding=None if wish.output else EmbeddingForm(8, base64=False),
         )
         names = () if self.hasher is None else tuple(self.hasher.names(wish.prompt, "t"))
         self.inbox.put(Staged(job, prepared, names))
@@ -258,6 +262,8 @@ class Crowd:
             tokens = [*self.partial.pop(request_id, []), *publication.token_ids]
             assert ending.error is None, f"{request_id}: {ending.error}"
             self.said[request_id] = (tokens, str(ending.reason))
+            if ending.embedding is not None:
+                self.embeddings[request_id] = ending.embedding
             self._note(self.wishes[request_id], ending.timeline)
             self.outbox.delivered(publication)
 
@@ -269,6 +275,7 @@ class Crowd:
         for suspension in timeline.suspensions:
             in_prefill = suspension.computed_tokens < len(wish.prompt)
             seen.histogram["mid-prefill" if in_prefill else "mid-decode"] += 1
+            seen.histogram["embedding"] += not wish.output
             seen.histogram["swapped" if suspension.swapped else "recomputed"] += 1
             if len(wish.prompt) >= SHARED_TOKENS + 5:
                 seen.histogram["shared prefix"] += 1
@@ -303,6 +310,28 @@ def check_disturbed(
     assert len(disturbed.seen.preempted) >= 150
     for kind in {"mid-prefill", "mid-decode", "shared prefix"} | kinds:
         assert histogram[kind] >= 30, f"{kind}: {histogram}"
+
+
+def check_embeddings(
+    runner: ModelRunner, storage: KVStorage, model: Any, vocabulary: int, mode: PreemptionMode, **swapping: Any
+) -> None:
+    """Half of a crowd is embedded beside the other half's answers, suspended in mid-prefill, and finds beginnings in
+    the prefix cache: each vector is what `model` says of the text alone."""
+    wishes = crowd(120, vocabulary, embedded=range(0, 120, 2))
+    disturbed = Crowd(runner, storage, wishes, blocks=SMALL_POOL, mode=mode, evictions_a_turn=OFTEN, **swapping)
+    disturbed.run()
+    histogram = disturbed.seen.histogram
+    print(mode.value, dict(histogram))
+    assert histogram["embedding"] >= 20, histogram
+    assert sum(disturbed.parts.kv.statistics().hit_tokens_by_class.values()) > 500
+    stay = {wish.request_id for wish in wishes if not wish.output and not wish.revoked}
+    assert stay <= disturbed.embeddings.keys()
+    for request_id, embedding in disturbed.embeddings.items():
+        prompt = torch.tensor([disturbed.wishes[request_id].prompt])
+        with torch.inference_mode():
+            want = model.base_model(prompt, use_cache=False).last_hidden_state[0, -1]
+        scale = float(want.abs().max())
+        torch.testing.assert_close(torch.from_numpy(embedding) / scale, want / scale, atol=1e-4, rtol=0)
 
 
 def said_with_a_spoiled_block(runner: ModelRunner, storage: KVStorage, wishes: Sequence[Wish]) -> Said:

@@ -59,6 +59,11 @@ def test_an_arrival_has_what_the_scheduler_needs() -> None:
     assert (arrival.arrived_s, arrival.ttft_deadline_s, arrival.hard_deadline_s) == (100.0, 100.3, None)
 
 
+def test_embeddings_are_foreseen_without_output() -> None:
+    arrival = accepted(Door().take(P2, body={"input": ["a", "b", "c"], "max_tokens": 9}))
+    assert (arrival.prompts, arrival.choices, arrival.max_tokens) == (3, 1, 0)
+
+
 def test_without_a_flow_the_key_is_the_flow() -> None:
     assert accepted(Door().take()).flow == "key"
 

@@ -121,6 +121,21 @@ def test_blocks_swapped_out_and_in_elsewhere_are_the_same_on_every_rank(pair: Pa
     assert len(swapper.take_timings()) == 2
 
 
+def test_two_ranks_embed_as_one_does(files: ModelFiles, pair: ParallelRunner) -> None:
+    """In two pieces, beside somebody who samples."""
+    alone = TransformersRunner(load_weights(files, CPU), LIMITS, CPU, kv_bytes=2**20)
+    text = [*range(11, 45)]
+    got = []
+    for runner in (alone, pair):
+        runner.step([SequenceInput(text[:20], 0, [0, 3, 8], None)])
+        runner.step([SequenceInput([1, 2], 0, [5], GREEDY), SequenceInput(text[20:], 20, [0, 3, 8], None, embed=True)])
+        embeddings = runner.take_embeddings()
+        assert list(embeddings) == [1]
+        got.append(embeddings[1])
+    assert got[1].shape == (32,)
+    assert got[1] == pytest.approx(got[0], abs=1e-5)
+
+
 def test_values_that_are_no_numbers_are_found_and_scrubbed_on_every_rank(pair: ParallelRunner) -> None:
     good = SequenceInput([1, 2, 3], 0, [2], GREEDY)
     want = pair.step([good])

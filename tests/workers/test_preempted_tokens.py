@@ -1,7 +1,9 @@
 """Not one token changes: a crowd in a pool far too small says what it says in a large one. On a small random model; on
 SmolLM2 in `tests/integration/models/test_preempted_model_tokens.py`."""
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from tests.workers.preemption_rig import (
     Said,
     Wish,
     check_disturbed,
+    check_embeddings,
     crowd,
     said_undisturbed,
     said_with_a_spoiled_block,
@@ -27,8 +30,7 @@ SWAP, RECOMPUTE, AUTO = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE, Preemptio
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[TransformersRunner]:
-    before = torch.get_num_threads()
+def model() -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -44,9 +46,15 @@ def runner() -> Iterator[TransformersRunner]:
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(6)
+    return model
+
+
+@pytest.fixture(scope="module")
+def runner(model: Any) -> Iterator[TransformersRunner]:
+    before = torch.get_num_threads()
     limits = ModelLimits(128, VOCABULARY, frozenset({2}))
     placement = Placement(torch.device("cpu"), torch.float32, threads=1)
-    yield TransformersRunner(model, limits, placement, kv_bytes=2**22)
+    yield TransformersRunner(copy.deepcopy(model), limits, placement, kv_bytes=2**22)
     torch.set_num_threads(before)
 
 
@@ -113,3 +121,10 @@ def test_in_a_large_pool_most_of_what_is_begun_ahead_is_used(
     assert ahead is not None
     print(ahead.used, "used,", ahead.dropped, "dropped")
     assert ahead.used > 10 * ahead.dropped > 0
+
+
+@pytest.mark.parametrize(("mode", "swap_places"), [(SWAP, LARGE_POOL), (RECOMPUTE, 0)], ids=["swap", "recompute"])
+def test_embeddings_are_the_models_own_whoever_is_suspended(
+    runner: TransformersRunner, model: Any, mode: PreemptionMode, swap_places: int
+) -> None:
+    check_embeddings(runner, runner.storage, model, VOCABULARY, mode, swap_places=swap_places)

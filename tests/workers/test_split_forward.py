@@ -18,6 +18,7 @@ SEQUENCES = [
     SequenceInput([*range(7)], 0, [7, 8], SamplingParams(seed=3, logprobs=1), 0),
     SequenceInput([5], 2, [9], SamplingParams(seed=4), 2),
 ]
+EMBEDDED = SequenceInput([*range(6)], 3, [10, 11, 12], None, embed=True)
 
 
 class Memory:
@@ -47,6 +48,14 @@ def test_pieces_say_what_the_whole_says(tokens: int) -> None:
     assert forward(memory).step(SEQUENCES) == whole
     computed = sorted(span for step in memory.seen for span in step)
     assert sum(end - start for start, end in computed) == 19, "each token once"
+
+
+def test_a_text_cut_in_pieces_is_embedded_once_at_its_end() -> None:
+    memory = Memory(4)
+    got = forward(memory).step([*SEQUENCES, EMBEDDED]).embeddings
+    assert list(got) == [len(SEQUENCES)]
+    assert got[len(SEQUENCES)].tolist() == [8, 5]
+    assert len(memory.seen) > 5
 
 
 def test_the_next_steps_are_cut_at_once_and_after_a_while_more_is_tried() -> None:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from kvcache.sizing import CPU_SHARE, PoolSizeError
 from workers.models.devices import Placement
 from workers.runners import paged_runner
-from workers.runners.paged_runner import PackedStep
+from workers.runners.packed_step import ForwardOutput, PackedStep
 from workers.runners.runner import ModelLimits
 from workers.runners.step_memory import PoolProfile, WidestStep, pool_profile
 from workers.runners.transformers_runner import TransformersRunner
@@ -66,7 +66,7 @@ def _little_is_free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def runner_of(model: Any, meter: Meter | None, *, kv_bytes: int | None = None) -> TransformersRunner:
     class Measured(TransformersRunner):
-        def _forward(self, step: PackedStep) -> torch.Tensor:
+        def _forward(self, step: PackedStep) -> ForwardOutput:
             if meter is not None and meter.measuring:
                 meter.steps.append((len(step.ids), len(step.rows), self.num_blocks))
             return super()._forward(step)

@@ -8,6 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.workers.engine_rig import Rig
 from workers.engine.timeline import Suspension, Timeline
+from workers.intake.embedding import EmbeddingForm
 from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import Ending, FinishReason
 from workers.intake.sampling import SamplingParams
@@ -15,10 +16,12 @@ from workers.telemetry.tracing import ReplySent, RequestTracer
 from workers.telemetry.wall_clock import WallClock
 
 
-def spans_of(sampling: SamplingParams, *suspensions: Suspension) -> dict[str, ReadableSpan]:
+def spans_of(
+    sampling: SamplingParams, *suspensions: Suspension, embedding: EmbeddingForm | None = None
+) -> dict[str, ReadableSpan]:
     arrival = Rig().arrive("r1")
     prepared = PreparedRequest(
-        kind=RequestKind.CHAT,
+        kind=RequestKind.CHAT if embedding is None else RequestKind.EMBEDDING,
         model="m",
         created_s=0,
         prompt_token_ids=(1, 2, 3),
@@ -28,6 +31,7 @@ def spans_of(sampling: SamplingParams, *suspensions: Suspension) -> dict[str, Re
         stop=(),
         stream=True,
         include_usage=False,
+        embedding=embedding,
     )
     timeline = Timeline(
         arrived_s=1.0,
@@ -64,6 +68,25 @@ def test_a_seed_of_64_bits_fits_the_signed_numbers_of_otlp(seed: int, shown: int
     (encoded,) = encode_spans([chat]).resource_spans[0].scope_spans[0].spans
     values = {pair.key: pair.value.int_value for pair in encoded.attributes}
     assert values["gen_ai.request.seed"] == shown
+
+
+def test_embeddings_are_an_operation_of_their_own_without_a_decode() -> None:
+    spans = spans_of(SamplingParams(), embedding=EmbeddingForm(256, base64=True))
+    assert "prefill" in spans
+    assert "decode" not in spans
+    attributes = {
+        name: value for name, value in (spans["embeddings m"].attributes or {}).items() if name.startswith("gen_ai")
+    }
+    assert attributes == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "headrace",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "m",
+        "gen_ai.embeddings.dimension.count": 256,
+        "gen_ai.request.encoding_formats": ("base64",),
+        "gen_ai.usage.input_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 0,
+    }
 
 
 def test_a_suspension_is_a_span_with_what_it_was_estimated_to_cost_and_what_it_cost() -> None:

@@ -26,7 +26,7 @@ from workers.intake.sampling import GREEDY, SamplingParams
 from workers.models.devices import Placement
 from workers.runners import paged_runner
 from workers.runners.errors import DeviceLost, NotFiniteLogits, OutOfMemory, UnsupportedModel
-from workers.runners.paged_runner import PackedStep
+from workers.runners.packed_step import ForwardOutput, PackedStep
 from workers.runners.runner import ModelLimits, SequenceInput
 from workers.runners.split_forward import SplitForward
 from workers.runners.transformers_runner import TransformersRunner
@@ -102,13 +102,14 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
-def test_logits_equal_the_models_own_in_any_mix(config: PreTrainedConfig) -> None:
+def test_logits_and_hidden_states_equal_the_models_own_in_any_mix(config: PreTrainedConfig) -> None:
     model = tiny(config)
     runner = runner_of(model)
     draw = random.Random(1)
     texts = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (1, 2, 15, 16, 17, 40, 70, 33)]
     with torch.inference_mode():
         want = [model(torch.tensor([text]), use_cache=False).logits[0] for text in texts]
+        hidden = [model.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0] for text in texts]
     free = [*range(runner.num_blocks)]
     draw.shuffle(free)
     tables = [[free.pop() for _ in range(-(-len(text) // runner.block_size))] for text in texts]
@@ -120,14 +121,20 @@ def test_logits_equal_the_models_own_in_any_mix(config: PreTrainedConfig) -> Non
             left = len(texts[s]) - done[s]
             tokens = 1 if draw.random() < 0.4 else draw.randint(1, left)
             sampling = GREEDY if draw.random() < 0.7 else None
-            step.append(SequenceInput(texts[s][done[s] : done[s] + tokens], done[s], tables[s], sampling))
+            ids = texts[s][done[s] : done[s] + tokens]
+            step.append(SequenceInput(ids, done[s], tables[s], sampling, embed=sampling is None))
             done[s] += tokens
-        got = runner.logits(step)
-        expected = [want[s][done[s] - 1] for s, part in zip(members, step, strict=True) if part.sampling]
-        assert got.shape == (len(expected), VOCABULARY)
-        for row, logits in zip(got, expected, strict=True):
-            scale = float(logits.abs().max())
-            torch.testing.assert_close(row / scale, logits / scale, atol=1e-4, rtol=0)
+        output = runner.forward(step)
+        parts = list(zip(members, step, strict=True))
+        compare(output.logits, [want[s][done[s] - 1] for s, part in parts if part.sampling])
+        compare(output.hidden, [hidden[s][done[s] - 1] for s, part in parts if part.embed])
+
+
+def compare(got: torch.Tensor | None, want: list[torch.Tensor]) -> None:
+    """None: there is nothing to compare."""
+    for row, expected in zip([] if got is None else got, want, strict=True):
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(row / scale, expected / scale, atol=1e-4, rtol=0)
 
 
 def test_bfloat16_stays_near_float32() -> None:
@@ -257,7 +264,7 @@ def test_a_step_in_pieces_gives_the_same_tokens_and_log_probabilities() -> None:
     whole = SplitForward(runner).step(step)
     forward = runner._forward
 
-    def little_memory(packed: PackedStep) -> torch.Tensor:
+    def little_memory(packed: PackedStep) -> ForwardOutput:
         if len(packed.ids) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(packed)

@@ -5,7 +5,7 @@ import pytest
 from scheduling.step_time import LinearStepTime
 from workers.intake.sampling import TokenLogprobs
 from workers.models.warm_up import MeasuredStep, fit_step_time, measure_step_time
-from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 
 
 class TimedRunner:
@@ -43,6 +43,9 @@ class TimedRunner:
         return [1] * len(sequences)
 
     def take_logprobs(self) -> dict[int, TokenLogprobs]:
+        return {}
+
+    def take_embeddings(self) -> dict[int, Embedding]:
         return {}
 
 

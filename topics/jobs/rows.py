@@ -16,7 +16,6 @@ import orjson
 from topics.errors import RequestError
 from topics.headers import CAP_BYTES, CUSTOM_ID
 from topics.jobs.errors import JobMistakeError
-from topics.messages import ChatCompletionRequest
 from topics.plain_chat import is_plain_chat
 from topics.validation import parse_request
 
@@ -36,7 +35,8 @@ MAX_ROWS = 50_000
 MAX_BODY_BYTES = 2 * 2**20 - 2**16
 """What the request topics take in a record, less its headers."""
 MAX_LINE_BYTES = MAX_BODY_BYTES + 2**16
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+_FIELD_OF = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
+ENDPOINTS = tuple(_FIELD_OF)
 
 _FIELDS = frozenset(("custom_id", "method", "url", "body"))
 _STAND_IN = "#line:"
@@ -161,9 +161,9 @@ class RowChecker:
             raise _invalid("body", "must be an object")
         if body.get("stream"):
             raise _invalid("body.stream", "must be false: the answers of a batch are not streamed")
-        chat, requested_tokens = _checked(body)
-        if chat != (self.endpoint == ENDPOINTS[0]):
-            needs = "prompt" if chat else "messages"
+        requested_tokens = _checked(body)
+        assert self.endpoint is not None, "its url was checked"
+        if (needs := _FIELD_OF[self.endpoint]) not in body:
             raise _invalid("body", f"must have {needs}, for the url is {self.endpoint}")
         value = _dumped(body)
         if len(value) > MAX_BODY_BYTES:
@@ -187,16 +187,16 @@ class RowChecker:
             self.requested_tokens += requested_tokens
 
 
-def _checked(body: dict[str, Any]) -> tuple[bool, int | None]:
-    """Whether the body is a chat's, and its output limit. Raises `RequestError` for its first problem."""
+def _checked(body: dict[str, Any]) -> int | None:
+    """Its output limit. Raises `RequestError` for its first problem."""
     if is_plain_chat(body):
-        return True, body.get("max_tokens") or body.get("max_completion_tokens")
+        return body.get("max_tokens") or body.get("max_completion_tokens")
     try:
         request = parse_request(body)
     except RequestError as error:
         path = error.param and f"body.{error.param}"
         raise RequestError.invalid_request(path, error.message, error.code) from None
-    return isinstance(request, ChatCompletionRequest), request.requested_tokens
+    return request.requested_tokens
 
 
 def _dumped(document: Any) -> bytes:

@@ -222,7 +222,7 @@ class Egress:
         return GrowingReply(arrival, self._contexts.of(arrival), body, self._attempts.start_of(arrival))
 
     def _new_stream(self, arrival: Arrival, prepared: PreparedRequest) -> ReplyStream:
-        detokenizer = None if prepared.stop else self._new_detokenizer()
+        detokenizer = None if prepared.stop or prepared.embedding is not None else self._new_detokenizer()
         logprobs = None
         if prepared.sampling.logprobs is not None:
             logprobs = AnswerLogprobs(self._new_detokenizer(), prepared.eos_token_ids)
@@ -270,7 +270,7 @@ class Egress:
         """A sequence has its answer; with the last of them the request has its reply."""
         assert isinstance(ending.reason, FinishReason)
         stream.finish()
-        answer = stream.answer(ending.reason)
+        answer = stream.answer(ending.reason, ending.embedding)
         if stream.prepared.stream:
             await self._send_last_deltas(reply, stream, answer.finish_reason)
         if self._replies.get(publication.arrival.id) is not reply:

@@ -2,7 +2,7 @@
 
 Knows the shapes of `topics.reply_messages` (a test holds the two together) and writes them straight as dicts: a chunk
 is made for every delta, and a model per chunk would be ten times its cost. Does not know headers, topics or when a
-chunk is due.
+chunk is due; nor vectors (`workers.answers.embedding_reply`).
 
 A stream is, for each choice: chunks with text, the first with the role; calls of tools, each whole in one chunk; one
 with the finish reason (it may carry the last text). With `include_usage` one more comes last, with the usage and no
@@ -16,8 +16,10 @@ from typing import Any
 from topics.codec import dumps
 from topics.errors import RequestError
 from workers.answers.answer_logprobs import ShownToken, chat_logprobs, completion_logprobs
+from workers.answers.embedding_reply import embedding_reply
 from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import FinishReason
+from workers.runners.runner import Embedding
 
 __all__ = ["AnsweredChoice", "MadeCall", "ReplyBody", "error_body"]
 
@@ -46,6 +48,8 @@ class AnsweredChoice:
     calls: Sequence[MadeCall] = ()
     logprobs: Sequence[ShownToken] | None = None
     """None where they were not asked for."""
+    embedding: Embedding | None = None
+    """Instead of a text."""
 
 
 class ReplyBody:
@@ -56,6 +60,7 @@ class ReplyBody:
         self._token_bytes = token_bytes
         self._chat = prepared.kind is RequestKind.CHAT
         self._include_usage = prepared.include_usage
+        self._embedding = prepared.embedding
         self._final_head: dict[str, Any] = {
             "id": f"chatcmpl-{request_id}" if self._chat else f"cmpl-{request_id}",
             "object": "chat.completion" if self._chat else "text_completion",
@@ -102,6 +107,9 @@ class ReplyBody:
     ) -> bytes:
         """The whole reply, choices in the order of their index. `cached_tokens`: the part of the prompts whose KV was
         already there."""
+        if self._embedding is not None:
+            vectors = [choice.embedding for choice in choices if choice.embedding is not None]
+            return embedding_reply(self._final_head["model"], self._embedding, vectors, prompt_tokens)
         usage = _usage(prompt_tokens, output_tokens, cached_tokens)
         return dumps({**self._final_head, "choices": [self._choice(choice) for choice in choices], "usage": usage})
 

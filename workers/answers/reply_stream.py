@@ -14,6 +14,7 @@ from workers.intake.prompt import PreparedRequest
 from workers.intake.request import FinishReason
 from workers.intake.sampling import TokenLogprobs
 from workers.intake.tool_calls import CalledTool, ToolCallReader
+from workers.runners.runner import Embedding
 
 __all__ = ["DeltaPart", "ReplyStream", "StreamStart"]
 
@@ -113,11 +114,12 @@ class ReplyStream:
         if self._reader is not None:
             self._say(self._reader.flush())
 
-    def answer(self, reason: FinishReason) -> AnsweredChoice:
-        """The whole of it, when it is finished."""
+    def answer(self, reason: FinishReason, embedding: Embedding | None = None) -> AnsweredChoice:
+        """The whole of it, when it is finished. `embedding`: what there is instead of a text."""
         if reason is FinishReason.STOP and self._calls:
             reason = FinishReason.TOOL_CALLS
-        return AnsweredChoice(self.text, reason, self.prepared.sequence, tuple(self._calls), self.logprobs)
+        sequence, calls = self.prepared.sequence, tuple(self._calls)
+        return AnsweredChoice(self.text, reason, sequence, calls, self.logprobs, embedding)
 
     def due_s(self, interval_s: float, max_tokens: int) -> float | None:
         """When the next delta should go, 0 for at once; None while there is no text to send.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scheduling.step_time import LinearStepTime
 from workers.engine.speculation import VerifyingRunner
 from workers.intake.sampling import TokenLogprobs
-from workers.runners.runner import ModelLimits, ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
 
 __all__ = ["RecordedStep", "RecordingRunner", "priced_s"]
 
@@ -63,6 +63,9 @@ class RecordingRunner:
 
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         return self._runner.take_logprobs()
+
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        return self._runner.take_embeddings()
 
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         started_s = self._clock()

@@ -96,8 +96,8 @@ async def _measured_rate(desk: JobDesk, prices: CostModel) -> float | None:
 def _cost_of(record: InboundRecord, prices: CostModel) -> int:
     try:
         usage = orjson.loads(record.value or b"{}")["usage"]
-        return prices.prompt(usage["prompt_tokens"]) + prices.output(usage["completion_tokens"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return prices.prompt(usage["prompt_tokens"]) + prices.output(usage.get("completion_tokens", 0))
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return 0  # an error, or no reply at all
 
 

@@ -80,34 +80,35 @@ class Arrivals:
             self._departures.turn_away(arrival, _why_not(verdict), now)
             return
         tokens = max(1, prompt_tokens // arrival.prompts)
-        row = self._enqueue(arrival, verdict.service, tokens, now)
+        row = self._enqueue(arrival, verdict.service, tokens, arrival.max_tokens, now)
         if arrival.sequences > 1:
-            self._group(row, SequenceGroup(arrival, verdict.service, tokens, arrival.sequences), now)
+            group = SequenceGroup(arrival, verdict.service, tokens, arrival.sequences, arrival.max_tokens)
+            self._group(row, group, now)
 
     def fill_groups(self, now: float) -> None:
         """Rows for sequences that found no room so far."""
         while (group := self._groups.next_short()) is not None:
-            row = self._enqueue(group.arrival, group.service, group.prompt_tokens, now)
+            row = self._enqueue(group.arrival, group.service, group.prompt_tokens, group.max_tokens, now)
             self._groups.join(group, row)
             self._groups.wait_first(group)
 
-    def _enqueue(self, arrival: Arrival, service: PriorityClass, prompt_tokens: int, now: float) -> int:
+    def _enqueue(
+        self, arrival: Arrival, service: PriorityClass, prompt_tokens: int, max_tokens: int | None, now: float
+    ) -> int:
         """A new row for a sequence of the arrival."""
         while self._requests.dropping and len(self._index) >= self._index.capacity:
             # The same records come again, faster than the old rows are dropped.
             self._departures.drop_revoked(now)
+        limit = self._default_max_tokens if max_tokens is None else max_tokens
+        # What the body asks for is not checked yet, and may be absurd.
+        limit = min(limit, self._context_tokens)
         row = self._index.add(
             origin=arrival.origin_class,
             service=service,
             tenant=arrival.tenant,
             flow=arrival.flow,
             prompt_tokens=prompt_tokens,
-            output_tokens=self._lengths.predict(
-                arrival.origin_class,
-                arrival.tenant,
-                # What the body asks for is not checked yet, and may be absurd.
-                min(arrival.max_tokens or self._default_max_tokens, self._context_tokens),
-            ),
+            output_tokens=self._lengths.predict(arrival.origin_class, arrival.tenant, limit) if limit else 0,
             arrival_s=arrival.arrived_s,
             ttft_deadline_s=inf if arrival.ttft_deadline_s is None else arrival.ttft_deadline_s,
             hard_deadline_s=inf if arrival.hard_deadline_s is None else arrival.hard_deadline_s,
@@ -133,7 +134,9 @@ class Arrivals:
         if prepared.sequences > 1 and self._groups.of(row) is None:
             # The body was too large to be looked at before.
             tokens = len(prepared.prompt_token_ids)
-            self._group(row, SequenceGroup(arrival, self._index.service_of(row), tokens, prepared.sequences), now)
+            limit = arrival.max_tokens if prepared.embedding is None else 0
+            group = SequenceGroup(arrival, self._index.service_of(row), tokens, prepared.sequences, limit)
+            self._group(row, group, now)
         request = self._request(message, now)
         self._requests.stage(request)
         if arrival.prompts == 1:
@@ -173,7 +176,7 @@ class Arrivals:
 
     def _too_large(self, prepared: PreparedRequest) -> RequestError:
         return RequestError.invalid_request(
-            "messages",
+            "messages" if prepared.embedding is None else "input",
             f"The prompt has {len(prepared.prompt_token_ids)} tokens, and the KV cache of this worker holds "
             f"{self._kv.capacity_tokens}: shorten it, or give the worker more KV memory (engine.kv_bytes).",
             code="context_length_exceeded",

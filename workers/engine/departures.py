@@ -20,6 +20,7 @@ from workers.engine.request_table import RequestTable
 from workers.engine.sequence_groups import SequenceGroups
 from workers.engine.timeline import Timeline
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
+from workers.runners.runner import Embedding
 
 __all__ = ["Departures"]
 
@@ -52,7 +53,9 @@ class Departures:
         self.failed = 0
         """Requests that were answered with an error."""
 
-    def end(self, row: int, reason: FinishReason | RequestError | Moved, now: float) -> None:
+    def end(
+        self, row: int, reason: FinishReason | RequestError | Moved, now: float, embedding: Embedding | None = None
+    ) -> None:
         """Hand the ending to egress and forget the row. The scheduler has let go of it already.
 
         An error, or a move to another class, is its whole request's: the other sequences end without a word.
@@ -65,8 +68,8 @@ class Departures:
         if isinstance(reason, FinishReason):
             group = self._groups.of(row)
             self.ended += group is None or (len(group.rows) == 1 and not group.short)
-            told = 0 if request is None else request.told_tokens
-            self._lengths.observe(arrival.origin_class, arrival.tenant, self._index.output_tokens[row] + told, output)
+            if embedding is None:
+                self._observe_length(row, output)
         else:
             self.failed += isinstance(reason, RequestError)
             self._end_siblings(row, now)
@@ -74,8 +77,14 @@ class Departures:
         # Nothing was found for one that was never admitted: what the index says then is only hoped for.
         cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
         cost = self._index.cost.prompt(prompt, cached) + self._index.cost.output(output)
-        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost))
+        self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost, embedding))
         self._forget(row)
+
+    def _observe_length(self, row: int, output_tokens: int) -> None:
+        """Of an answer that came to its end."""
+        arrival, request = self._requests.arrival(row), self._requests.staged(row)
+        predicted = self._index.output_tokens[row] + (0 if request is None else request.told_tokens)
+        self._lengths.observe(arrival.origin_class, arrival.tenant, predicted, output_tokens)
 
     def turn_away(self, arrival: Arrival, error: RequestError, now: float) -> None:
         """Answer a request that never becomes a row."""

@@ -83,6 +83,8 @@ class Outbox:
             assert publication.ending is None, f"{arrival.id} ended twice"
             publication.ending = ending
             publication.bytes = _BYTES_PER_REPLY + _bytes_a_token(prepared) * ending.output_tokens
+            if prepared is not None and prepared.embedding is not None:
+                publication.bytes += prepared.embedding.reply_bytes
             if isinstance(ending.reason, Moved):
                 publication.bytes += arrival.body_bytes  # it is sent itself
             self._undelivered_bytes += publication.bytes

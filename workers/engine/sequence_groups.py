@@ -35,6 +35,8 @@ class SequenceGroup:
     """Of one sequence, as estimated."""
     sequences: int
     """In all."""
+    max_tokens: int | None
+    """Of each one's output, as far as it is known. 0: they have none."""
     rows: dict[int, int] = field(default_factory=dict)
     """Row → sequence, of those that have not ended."""
     joined: int = 0

@@ -30,7 +30,7 @@ from workers.engine.timeline import Dispatch, Timeline
 from workers.engine.token_intake import TokenIntake
 from workers.intake.request import FinishReason
 from workers.runners.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits
-from workers.runners.runner import SequenceInput
+from workers.runners.runner import Embedding, SequenceInput
 from workers.runners.split_forward import SplitForward, StepTokens
 from workers.runners.swap_space import BlockSwapper
 
@@ -185,13 +185,15 @@ class StepExecution:
 
     def _input(self, chunk: Chunk, guess: Sequence[int], begun: BegunChunk | None) -> SequenceInput:
         request = self._requests[chunk.row]
+        embed = request.prepared.embedding is not None
         return SequenceInput(
             token_ids=request.token_ids[chunk.start : chunk.start + chunk.tokens],
             start=chunk.start,
             block_ids=self._kv.table(chunk.row),
-            sampling=request.prepared.sampling if chunk.samples else None,
+            sampling=request.prepared.sampling if chunk.samples and not embed else None,
             output_position=request.output_tokens,
             history=request.token_ids,
+            embed=chunk.samples and embed,
             begun=None if begun is None else begun.place,
             guess=guess,
         )
@@ -236,11 +238,15 @@ class StepExecution:
     def _settle(self, plan: StepPlan, sampled: StepTokens, guesses: Mapping[int, Sequence[int]], done: float) -> None:
         accepted = self._accepted(plan, guesses)
         outcomes: list[Outcome] = []
-        endings: list[tuple[int, FinishReason]] = []
+        endings: list[tuple[int, FinishReason, Embedding | None]] = []
         for place, (chunk, token) in enumerate(zip(plan.chunks, sampled.tokens, strict=True)):
             timeline = self._timeline(chunk.row)
             timeline.steps += 1
             self._preemption_times.computed(chunk, timeline, done)
+            if (embedding := sampled.embeddings.get(place)) is not None:
+                timeline.embedded(done)
+                outcomes.append(Outcome(chunk.row, RequestState.FINISHED, tokens=0))
+                endings.append((chunk.row, FinishReason.STOP, embedding))
             if token is None:
                 continue
             taken, reason = self._tokens.accept_until_end(
@@ -250,13 +256,13 @@ class StepExecution:
             outcomes.append(Outcome(chunk.row, state, taken, len(guesses.get(place, ()))))
             self.decode_tokens += taken if chunk.decode else 0
             if reason is not None:
-                endings.append((chunk.row, reason))
+                endings.append((chunk.row, reason, None))
         self._begin_next(plan, outcomes)
         self._scheduler.settle(plan, outcomes, self.last_s, done)
         if self._observer is not None:
             self._observer.step(plan, sum(map(len, guesses.values())), self.last_s)
-        for row, reason in endings:
-            self._departures.end(row, reason, done)
+        for row, reason, embedding in endings:
+            self._departures.end(row, reason, done, embedding)
         self.steps += 1
         self.prefill_tokens += plan.prefill_tokens
         self.seconds += self.last_s

@@ -122,6 +122,10 @@ class Timeline:
             self.longest_gap_s = gap_s
         return gap_s
 
+    def embedded(self, now: float) -> None:
+        """The one result there is; it comes when a first token would."""
+        self.first_token_s = self.last_token_s = now
+
     @property
     def token_s(self) -> float | None:
         """The mean time of an output token after the first of its sequence; None where there are no such."""

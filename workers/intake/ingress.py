@@ -14,6 +14,7 @@ from scheduling.classify import ClassRaisedError, service_class
 from scheduling.priority import PriorityClass
 from topics.codec import loads_object
 from topics.control_orders import Cancel
+from topics.embeddings import EmbeddingRequest
 from topics.errors import RequestError
 from topics.headers import REPLY_TOPIC, REQUEUED, TIER, ReplyAddress, RequestHeaders
 from topics.record import InboundRecord
@@ -127,14 +128,12 @@ class Ingress:
         # Parsing a large body would hold the loop up; staging checks it anyway.
         unread = len(record.value) > _LARGE_BODY_BYTES
         body = {} if unread else loads_object(record.value)
-        if not unread:
-            request_kind(body)
+        kind = None if unread else request_kind(body)
         now_s = self._monotonic_s()
         left_s = self._time_left_s(origin, headers, record.timestamp_ms)
         hard_deadline_s = None if left_s is None else now_s + left_s
         slo_s = self._ttft_slo_s.get(origin)
         prompts, choices = asked_sequences(body)
-        limit = body.get("max_completion_tokens") or body.get("max_tokens")
         return Arrival(
             id=record.id,
             timestamp_ms=record.timestamp_ms,
@@ -149,7 +148,7 @@ class Ingress:
             hard_deadline_s=hard_deadline_s,
             body_bytes=len(record.value),
             body_unread=unread,
-            max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
+            max_tokens=0 if kind is EmbeddingRequest else _output_limit(body),
             prompts=prompts,
             choices=choices,
         )
@@ -211,3 +210,9 @@ class Ingress:
         if address.topic is not None and not self._allowed(address.topic, self._salvaged_tenant(record)):
             return ReplyAddress(address.request_id, None, None, address.correlation_id, address.identified)
         return address
+
+
+def _output_limit(body: Mapping[str, Any]) -> int | None:
+    """As the body names it, not checked yet."""
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    return limit if isinstance(limit, int) and limit > 0 else None

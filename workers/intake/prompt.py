@@ -17,15 +17,17 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from topics.codec import loads_object
+from topics.embeddings import EmbeddingRequest
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
-from topics.messages import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from topics.messages import ChatCompletionRequest, GenerationRequest
 from topics.record import InboundRecord
-from topics.validation import parse_request
+from topics.validation import Request, parse_request
 from workers.intake.answer_form import answer_grammar
+from workers.intake.embedding import EmbeddingForm, embedding_form
 from workers.intake.grammar import Grammar, GrammarCompiler, GrammarError
 from workers.intake.prompt_tokens import ChatTokenizer, PromptTokens
-from workers.intake.sampling import SamplingParams
+from workers.intake.sampling import GREEDY, SamplingParams
 from workers.intake.tool_calls import offered_tools
 from workers.runners.runner import ModelLimits
 
@@ -43,6 +45,7 @@ _LOGPROBS_A_REPLY = 40_000
 class RequestKind(Enum):
     CHAT = "chat"
     COMPLETION = "completion"
+    EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class PreparedRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     max_output_tokens: int
-    """At least 1; prompt and output together fit the context."""
+    """Prompt and output together fit the context. 0: of an embedding, for which nothing is sampled."""
     eos_token_ids: frozenset[int]
     """Tokens that end the answer: the request's own, and the model's unless it ignores those."""
     stop: tuple[str, ...]
@@ -74,6 +77,8 @@ class PreparedRequest:
     """Of the whole request."""
     choices: int = 1
     """For each prompt."""
+    embedding: EmbeddingForm | None = None
+    """None: text is generated."""
 
     @property
     def first_of_prompt(self) -> bool:
@@ -84,10 +89,10 @@ class PreparedRequest:
 class _Parsed:
     """A body that was checked, and the tokens of the prompt that was asked for last."""
 
-    def __init__(self, record: InboundRecord | None, request: ChatCompletionRequest | CompletionRequest) -> None:
+    def __init__(self, record: InboundRecord | None, request: Request) -> None:
         self.record = record
         self.request = request
-        self._texts = request.prompts if isinstance(request, CompletionRequest) else ()
+        self._texts = () if isinstance(request, ChatCompletionRequest) else request.prompts
         self._place: int | None = None
         self._token_ids: tuple[int, ...] = ()
 
@@ -101,7 +106,8 @@ class _Parsed:
         if isinstance(request, ChatCompletionRequest):
             field = "messages"
         else:
-            field = "prompt" if self.prompts == 1 else f"prompt.{place}"
+            field = "input" if isinstance(request, EmbeddingRequest) else "prompt"
+            field = field if self.prompts == 1 else f"{field}.{place}"
         if self._place != place:
             if isinstance(request, ChatCompletionRequest):
                 self._token_ids = tokens.chat(request)
@@ -149,15 +155,19 @@ class PromptBuilder:
         """The first sequence of a decoded body. Raises `RequestError`."""
         return self._build(_Parsed(None, self._checked(body)), request_id, created_s, 0)
 
-    def _checked(self, body: Mapping[str, Any]) -> ChatCompletionRequest | CompletionRequest:
+    def _checked(self, body: Mapping[str, Any]) -> Request:
         request = parse_request(body)
         if request.model is not None and request.model not in self._served_names:
             raise RequestError.model_not_found(request.model, self._served_names)
-        self._check_limit(request)
+        if not isinstance(request, EmbeddingRequest):
+            self._check_limit(request)
         return request
 
     def _build(self, parsed: "_Parsed", request_id: str, created_s: int, sequence: int) -> PreparedRequest:
-        request, choices = parsed.request, parsed.request.n or 1
+        request = parsed.request
+        if isinstance(request, EmbeddingRequest):
+            return self._build_embedding(parsed, request, created_s, sequence)
+        choices = request.n or 1
         kind = RequestKind.CHAT if isinstance(request, ChatCompletionRequest) else RequestKind.COMPLETION
         prompt, param = parsed.prompt(sequence // choices, self._tokens)
         end_tokens = self._end_tokens(request)
@@ -178,6 +188,33 @@ class PromptBuilder:
             sequence=sequence,
             sequences=parsed.prompts * choices,
             choices=choices,
+        )
+
+    def _build_embedding(
+        self, parsed: "_Parsed", request: EmbeddingRequest, created_s: int, sequence: int
+    ) -> PreparedRequest:
+        form = embedding_form(request, parsed.prompts, self._limits)
+        prompt, param = parsed.prompt(sequence, self._tokens)
+        _check_not_empty(len(prompt), param)
+        if len(prompt) > self._limits.context_tokens:
+            raise RequestError.context_length_exceeded(
+                context_tokens=self._limits.context_tokens, prompt_tokens=len(prompt), output_tokens=None, param=param
+            )
+        return PreparedRequest(
+            kind=RequestKind.EMBEDDING,
+            model=self._served_names[0],
+            created_s=created_s,
+            prompt_token_ids=prompt,
+            sampling=GREEDY,
+            max_output_tokens=0,
+            eos_token_ids=frozenset(),
+            stop=(),
+            stream=False,
+            include_usage=False,
+            priority=request.priority,
+            sequence=sequence,
+            sequences=parsed.prompts,
+            embedding=form,
         )
 
     def warm_up(self) -> None:
@@ -203,8 +240,7 @@ class PromptBuilder:
         )
 
     def _output_limit(self, request: GenerationRequest, prompt_tokens: int, param: str, sequences: int) -> int:
-        if prompt_tokens == 0:
-            raise RequestError.invalid_request(param, f"{param} has no tokens: write something.", "invalid_value")
+        _check_not_empty(prompt_tokens, param)
         room = self._limits.context_tokens - prompt_tokens
         asked, most = request.requested_tokens, _most_tokens(request, sequences)
         if asked is not None and asked > most:
@@ -238,6 +274,11 @@ class PromptBuilder:
                 "invalid_value",
             )
         return own if request.ignore_eos else own | self._limits.eos_token_ids
+
+
+def _check_not_empty(prompt_tokens: int, param: str) -> None:
+    if prompt_tokens == 0:
+        raise RequestError.invalid_request(param, f"{param} has no tokens: write something.", "invalid_value")
 
 
 def _sampling(

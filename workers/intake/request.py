@@ -17,6 +17,7 @@ from workers.engine.ngram_lookup import NGramLookup
 from workers.engine.stop_strings import StopStrings
 from workers.engine.timeline import Timeline
 from workers.intake.prompt import PreparedRequest
+from workers.runners.runner import Embedding
 
 __all__ = ["Arrival", "Ending", "EngineRequest", "FinishReason", "Moved"]
 
@@ -46,7 +47,7 @@ class Arrival:
     """Past it the request is answered `expired` instead of run."""
     body_bytes: int
     max_tokens: int | None
-    """The body's own output limit, if it names one: the prior of the length prediction."""
+    """The body's own output limit, if it names one: the prior of the length prediction. 0: it wants no output."""
     body_unread: bool = False
     """The body is too large to be parsed on the event loop: staging looks at it first."""
     prompts: int = 1
@@ -113,6 +114,7 @@ class FinishReason(Enum):
     """In OpenAI's words."""
 
     STOP = "stop"
+    """Of an embedding too: it is whole."""
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
     """Said by egress, which reads the answer's text: to the engine it is STOP."""
@@ -138,6 +140,8 @@ class Ending:
     """Of the prompt: those that the prefix cache had when it was admitted."""
     cost: int = 0
     """Of its uncached prompt and its output, in cost units; what others' preemptions cost is theirs."""
+    embedding: Embedding | None = field(default=None, compare=False)
+    """Of a sequence that was to be embedded, and was."""
 
     @property
     def error(self) -> RequestError | None:

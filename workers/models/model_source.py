@@ -30,6 +30,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from workers.models.gguf_conversion import convert_gguf
+from workers.models.pooling import embedding_size
 from workers.runners.errors import ModelNotFound, UnsupportedModel, first_line
 from workers.runners.runner import ModelLimits
 from workers.runners.transformers_quiet import quiet_transformers
@@ -224,4 +225,5 @@ def _read_limits(folder: Path) -> ModelLimits:
         stated.append(GenerationConfig.from_pretrained(str(folder), local_files_only=True).eos_token_id)
     for value in stated:
         ends.update([value] if isinstance(value, int) else value or [])
-    return ModelLimits(context, int(config.vocab_size), frozenset(ends))
+    size = embedding_size(folder, getattr(config, "hidden_size", None))
+    return ModelLimits(context, int(config.vocab_size), frozenset(ends), size)

@@ -1,11 +1,7 @@
-"""What all runners on a real model share: packing a step, drawing its tokens, naming its faults.
+"""What all runners on a real model share: running a step, drawing its tokens, naming its faults.
 
 Knows packed sequences, the pool, the attention backend and the sampler. Does not know how a model computes: that is
 one method, `_forward`.
-
-All sequences of a step lie behind one another, with explicit positions: nothing is padded, and a step may mix pieces
-of prompts and single tokens as it likes. Logits are computed only where a token is sampled: the output head of a
-small model costs as much as several of its layers.
 """
 
 import logging
@@ -22,22 +18,21 @@ from kvcache.sizing import ACCELERATOR_SHARE, CPU_SHARE, KVGeometry, PoolSizeErr
 from kvcache.storage import KVStorage, KVStorageStatistics
 from workers.intake.sampling import GREEDY, TokenLogprobs
 from workers.models.devices import Placement, free_memory_bytes
-from workers.runners.attention.backend import AttentionKind, AttentionStep, SequenceSpan
+from workers.runners.attention.backend import AttentionKind
 from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.errors import DeviceLost, GrammarBroken, NotFiniteLogits, OutOfMemory, first_line
+from workers.runners.packed_step import ForwardOutput, Ids, PackedStep, embeddings_of, pack
 from workers.runners.rank_group import RankGroup
-from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 from workers.runners.sampler import Sampler
 from workers.runners.step_memory import PoolProfile
 
-__all__ = ["AttentionHeads", "PackedStep", "PagedRunner", "RunnerStatistics", "serving_attention"]
+__all__ = ["AttentionHeads", "PagedRunner", "RunnerStatistics", "serving_attention"]
 
 log = logging.getLogger(__name__)
 
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 """Of those that have no exception class of their own: the CPU's allocator, the driver, cuBLAS and cuDNN."""
-
-_Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +43,6 @@ class AttentionHeads:
     heads: int
     kv_heads: int
     head_dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class PackedStep:
-    """A step's tokens behind one another, on the host."""
-
-    ids: _Ids
-    """[tokens]"""
-    positions: _Ids
-    """[tokens], each in its own sequence."""
-    rows: _Ids
-    """[samples]: packed tokens whose logits are wanted."""
-    attention: AttentionStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +92,7 @@ class PagedRunner(ABC):
         self.attention_name = attention.name
         self._sampler = Sampler()
         self._logprobs: dict[int, TokenLogprobs] = {}
+        self._embeddings: dict[int, Embedding] = {}
         self._accepted: dict[int, list[int]] = {}
         self._begun: _Begun | None = None
         self.group: RankGroup | None = None
@@ -151,18 +134,21 @@ class PagedRunner(ABC):
             for ahead in range(1 + len(sequence.guess))
         ]
         with _faults_named(), self._scratch_freed():
-            logits = self._step_logits(sequences)
+            output = self._step_output(sequences)
             with torch.inference_mode():
                 drawn = self._sampler.sample(
-                    logits,
+                    output.logits,
                     [sequences[position].sampling or GREEDY for position, _ahead in rows],
                     [sequences[position].output_position + ahead for position, ahead in rows],
                     [sequences[position].history for position, _ahead in rows],
                 )
+            embeddings = embeddings_of(sequences, output.hidden)
         if drawn.grammar_broken:
             raise GrammarBroken([rows[row][0] for row in drawn.grammar_broken])
-        if drawn.not_finite:
-            bad = sorted({rows[row][0] for row in drawn.not_finite})
+        no_numbers = {position for position, embedding in embeddings.items() if not np.isfinite(embedding).all()}
+        no_numbers.update(rows[row][0] for row in drawn.not_finite)
+        if no_numbers:
+            bad = sorted(no_numbers)
             # What was computed for it lies in its blocks; whoever owns them next reads past their ends.
             blocks = [block for position in bad for block in self._storage.scrub(sequences[position].block_ids)]
             raise NotFiniteLogits(bad, blocks)
@@ -180,6 +166,7 @@ class PagedRunner(ABC):
                 # All tokens so far are the guessed ones, so this one was drawn behind them.
                 self._accepted[position].append(token)
         self._logprobs = {rows[row][0]: logprobs for row, logprobs in drawn.logprobs.items()}
+        self._embeddings = embeddings
         return tokens
 
     @property
@@ -204,21 +191,29 @@ class PagedRunner(ABC):
         taken, self._logprobs = self._logprobs, {}
         return taken
 
-    def _step_logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
-        """As `logits`; a sequence that was begun ahead has its rows already."""
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        """See `ModelRunner.take_embeddings`."""
+        taken, self._embeddings = self._embeddings, {}
+        return taken
+
+    def _step_output(self, sequences: Sequence[SequenceInput]) -> ForwardOutput:
+        """As `forward`; a sequence that was begun ahead has its rows of logits already."""
         begun, self._begun = self._begun, None
         if begun is None:
-            return self.logits(sequences)
+            return self.forward(sequences)
         wanted = [sequence.begun for sequence in sequences if sequence.begun is not None]
         self._scrub_dropped(begun, set(range(len(begun.sequences))).difference(wanted))
         rest = [sequence for sequence in sequences if sequence.begun is None]
         if not wanted:
-            return self.logits(rest)
+            return self.forward(rest)
         rows = np.array([row for place in wanted for row in begun.rows(place)])
         with torch.inference_mode():
             # A copy, before the next forward writes to the same place.
             ahead = begun.logits[self._to_device(rows)]
-            return ahead if not rest else self._in_order(sequences, ahead, self.logits(rest))
+            if not rest:
+                return ForwardOutput(ahead)
+            others = self.forward(rest)
+            return ForwardOutput(self._in_order(sequences, ahead, others.logits), others.hidden)
 
     def _in_order(self, sequences: Sequence[SequenceInput], ahead: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         """Rows of both kinds of sequences, in the order of the step."""
@@ -238,32 +233,15 @@ class PagedRunner(ABC):
                 self._storage.scrub(begun.sequences[place].block_ids)
 
     def logits(self, sequences: Sequence[SequenceInput]) -> torch.Tensor:
-        """One forward: KV is written, and the logits [rows, vocabulary] come back: for each sequence that samples
-        a row, and one for each token guessed behind it.
+        """One forward: its logits, see there."""
+        return self.forward(sequences).logits
 
-        They are valid until the next forward.
+    def forward(self, sequences: Sequence[SequenceInput]) -> ForwardOutput:
+        """KV is written, and what is wanted comes back: for each sequence that samples a row of logits, and one for
+        each token guessed behind it; for each that is embedded a hidden state.
         """
-        lengths = np.array([len(sequence.token_ids) + len(sequence.guess) for sequence in sequences])
-        starts = np.array([sequence.start for sequence in sequences])
-        ends = lengths.cumsum()
-        ids = np.fromiter(
-            (token for sequence in sequences for part in (sequence.token_ids, sequence.guess) for token in part),
-            np.int64,
-            int(ends[-1]),
-        )
-        # Position of a packed token: its place in the row, less where its sequence begins there, plus its start.
-        positions = np.arange(len(ids)) + np.repeat(starts - (ends - lengths), lengths)
-        samples = np.array([0 if sequence.sampling is None else 1 + len(sequence.guess) for sequence in sequences])
-        # The last `samples` tokens of each sequence.
-        rows = np.arange(int(samples.sum())) + np.repeat(ends - samples.cumsum(), samples)
-        attention = self._attention.begin_step(
-            [
-                SequenceSpan(sequence.start, int(length), sequence.block_ids)
-                for sequence, length in zip(sequences, lengths, strict=True)
-            ]
-        )
         with torch.inference_mode():
-            return self._forward(PackedStep(ids, positions, rows, attention))
+            return self._forward(pack(sequences, self._attention))
 
     @contextmanager
     def _scratch_freed(self) -> Iterator[None]:
@@ -283,10 +261,10 @@ class PagedRunner(ABC):
         return RunnerStatistics(self._steps, self._tokens, self._sampled, self._storage.statistics())
 
     @abstractmethod
-    def _forward(self, step: PackedStep) -> torch.Tensor:
-        """The logits [rows, vocabulary]. Runs in inference mode."""
+    def _forward(self, step: PackedStep) -> ForwardOutput:
+        """Runs in inference mode."""
 
-    def _to_device(self, values: _Ids) -> torch.Tensor:
+    def _to_device(self, values: Ids) -> torch.Tensor:
         host = torch.from_numpy(values)
         if self._device.type == "cuda":
             host = host.pin_memory()  # an ordinary tensor's copy would wait for all that the device has to do

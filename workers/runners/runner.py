@@ -9,9 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from workers.intake.sampling import SamplingParams, TokenLogprobs
 
-__all__ = ["ModelLimits", "ModelRunner", "SequenceInput"]
+__all__ = ["Embedding", "ModelLimits", "ModelRunner", "NoEmbeddings", "SequenceInput"]
+
+Embedding = np.ndarray[tuple[int], np.dtype[np.float32]]
+"""[embedding_size]: the hidden state of one token behind the model's last norm, as it was computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class SequenceInput:
     block_ids: Sequence[int]
     """The sequence's block table; it covers `start + len(token_ids)` tokens."""
     sampling: SamplingParams | None
-    """None: the chunk doesn't reach the end of the known tokens, nothing is sampled."""
+    """None: the chunk doesn't reach the end of the known tokens, or no output is wanted: nothing is sampled."""
     output_position: int = 0
     """The sampled token's index in the output: the counter of the counter-based randomness."""
     history: Sequence[int] = ()
@@ -35,6 +40,15 @@ class SequenceInput:
     guess: Sequence[int] = ()
     """Tokens that may follow, computed behind `token_ids` to see whether they would have been drawn. The blocks cover
     them too; `sampling` is given."""
+    embed: bool = False
+    """The hidden state of the last of `token_ids` is wanted; then nothing is sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoEmbeddings:
+    """The model's hidden states are no embeddings."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,8 @@ class ModelLimits:
     context_tokens: int
     vocabulary: int
     eos_token_ids: frozenset[int]
+    embedding_size: int | NoEmbeddings = NoEmbeddings("nothing is known of its hidden states")
+    """Numbers of a hidden state."""
 
     def at_most(self, context_tokens: int | None) -> "ModelLimits":
         """The same with a context of no more than so many tokens; None: unchanged."""
@@ -73,4 +89,8 @@ class ModelRunner(Protocol):
 
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         """Of the last step's tokens, by place in its list of sequences; of those alone whose `sampling` asks."""
+        ...
+
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        """Of the last step, by place in its list of sequences: of each that says `embed`."""
         ...

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from workers.intake.sampling import TokenLogprobs
 from workers.runners.errors import GrammarBroken, NoMemoryForSequence, NotFiniteLogits, OutOfMemory
-from workers.runners.runner import ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, ModelRunner, SequenceInput
 
 __all__ = ["SplitForward", "StepTokens"]
 
@@ -28,12 +28,14 @@ _STEPS_BEFORE_MORE = 64
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """What a step sampled."""
+    """What came of a step."""
 
     tokens: tuple[int | None, ...]
     """Of each sequence; None where none was asked for."""
     logprobs: Mapping[int, TokenLogprobs]
     """By place in the list of sequences; of those alone whose sampling asks."""
+    embeddings: Mapping[int, Embedding]
+    """By place in the list of sequences; of each that is to be embedded."""
 
 
 class SplitForward:
@@ -59,7 +61,8 @@ class SplitForward:
         """
         if self._most_tokens is None:
             try:
-                return StepTokens(tuple(self._runner.step(sequences)), self._runner.take_logprobs())
+                tokens = self._runner.step(sequences)
+                return StepTokens(tuple(tokens), self._runner.take_logprobs(), self._runner.take_embeddings())
             except OutOfMemory as fault:
                 self._cut(_tokens(sequences), fault, first_sequence=0)
         else:
@@ -69,6 +72,7 @@ class SplitForward:
     def _in_pieces(self, sequences: Sequence[SequenceInput]) -> StepTokens:
         tokens: list[int | None] = [None] * len(sequences)
         logprobs: dict[int, TokenLogprobs] = {}
+        embeddings: dict[int, Embedding] = {}
         place, offset = 0, 0
         while place < len(sequences):
             pieces = list(_take(sequences, place, offset, self._most_tokens))
@@ -83,6 +87,8 @@ class SplitForward:
                 continue
             for row, of_piece in self._runner.take_logprobs().items():
                 logprobs[pieces[row][0]] = of_piece
+            for row, embedding in self._runner.take_embeddings().items():
+                embeddings[pieces[row][0]] = embedding
             for (of_sequence, piece), token in zip(pieces, sampled, strict=True):
                 if piece.sampling is not None:
                     tokens[of_sequence] = token
@@ -90,7 +96,7 @@ class SplitForward:
             offset = last.start + len(last.token_ids) - sequences[place].start
             if offset == len(sequences[place].token_ids):
                 place, offset = place + 1, 0
-        return StepTokens(tuple(tokens), logprobs)
+        return StepTokens(tuple(tokens), logprobs, embeddings)
 
     def _cut(self, tokens: int, fault: OutOfMemory, *, first_sequence: int) -> None:
         """`tokens` at once were too many."""
@@ -138,6 +144,7 @@ def _piece(whole: SequenceInput, offset: int, tokens: int) -> SequenceInput:
         token_ids=whole.token_ids[offset : offset + tokens],
         start=whole.start + offset,
         sampling=whole.sampling if last else None,
+        embed=whole.embed and last,
         begun=None,
         guess=(),
     )

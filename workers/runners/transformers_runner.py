@@ -16,6 +16,8 @@ forward of their own beside this one (`workers.runners.decoder`).
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,9 +30,11 @@ from workers.models.model_weights import load_weights
 from workers.runners.attention.backend import AttentionKind
 from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.errors import UnsupportedModel, first_line
-from workers.runners.paged_runner import AttentionHeads, PackedStep, PagedRunner, serving_attention
+from workers.runners.hidden_states import LastHiddenStates
+from workers.runners.packed_step import ForwardOutput, PackedStep
+from workers.runners.paged_runner import AttentionHeads, PagedRunner, serving_attention
 from workers.runners.position_limits import refuse_batch_dependent_positions
-from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.runner import ModelLimits, NoEmbeddings, SequenceInput
 from workers.runners.step_memory import PoolProfile
 from workers.runners.transformers_attention import AttentionGeometry, probe_attention
 
@@ -61,6 +65,10 @@ class TransformersRunner(PagedRunner):
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         torch.set_num_threads(placement.threads)
         refuse_batch_dependent_positions(model.config, limits.context_tokens)
+        self._hidden_states = LastHiddenStates(model)
+        if not isinstance(limits.embedding_size, NoEmbeddings):
+            probe = torch.zeros((1, 2), dtype=torch.long, device=model.device)
+            limits = replace(limits, embedding_size=self._hidden_states.size(probe))
         check = _SelfCheck(model, limits)
         asked = _asked_of_attention(model)
         heads = AttentionHeads(asked.layers, asked.heads, asked.kv_heads, asked.head_dim)
@@ -90,17 +98,21 @@ class TransformersRunner(PagedRunner):
         model = load_weights(files, placement, ranks)
         return cls(model, limits, placement, kv_bytes=kv_bytes, attention=attention, ranks=ranks, profile=profile)
 
-    def _forward(self, step: PackedStep) -> torch.Tensor:
+    def _forward(self, step: PackedStep) -> ForwardOutput:
         rows = self._to_device(step.rows)
         arguments: dict[str, Any] = {"logits_to_keep": rows} if self._takes_rows else {}
-        out: torch.Tensor = self._model(
-            input_ids=self._to_device(step.ids)[None],
-            position_ids=self._to_device(step.positions)[None],
-            use_cache=False,
-            paged=step.attention,
-            **arguments,
-        ).logits[0]
-        return out if self._takes_rows else out[rows]
+        with self._hidden_states.kept() if len(step.embedded) else nullcontext() as states:
+            out: torch.Tensor = self._model(
+                input_ids=self._to_device(step.ids)[None],
+                position_ids=self._to_device(step.positions)[None],
+                use_cache=False,
+                paged=step.attention,
+                **arguments,
+            ).logits[0]
+        return ForwardOutput(
+            out if self._takes_rows else out[rows],
+            states[0][0, self._to_device(step.embedded)] if states else None,
+        )
 
 
 class _SelfCheck:

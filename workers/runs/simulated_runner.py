@@ -7,9 +7,11 @@ position, so that they are the same in every run. For tests; never for a benchma
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from scheduling.step_time import StepTimeModel
 from workers.intake.sampling import TokenLogprobs
-from workers.runners.runner import ModelLimits, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 
 __all__ = ["SimulatedRunner", "VirtualClock"]
 
@@ -43,6 +45,7 @@ class SimulatedRunner:
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._logprobs: dict[int, TokenLogprobs] = {}
+        self._embeddings: dict[int, Embedding] = {}
 
     @property
     def limits(self) -> ModelLimits:
@@ -60,6 +63,7 @@ class SimulatedRunner:
         prefill = decode = context = 0
         tokens: list[int | None] = []
         self._logprobs = {}
+        self._embeddings = {}
         for place, sequence in enumerate(sequences):
             length = len(sequence.token_ids)
             # As `scheduling.step_time` counts: the position where each chunk ends.
@@ -68,6 +72,9 @@ class SimulatedRunner:
                 decode += 1
             else:
                 prefill += length
+            if sequence.embed:
+                position = sequence.start + length - 1
+                self._embeddings[place] = np.array([position, sequence.token_ids[-1]], dtype=np.float32)
             if sequence.sampling is None:
                 tokens.append(None)
             else:
@@ -81,6 +88,10 @@ class SimulatedRunner:
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         """The log probability is minus the output position, as good a number as any."""
         return self._logprobs
+
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        """Two numbers: where the token stands, and its id."""
+        return self._embeddings
 
     def _token(self, seed: int, position: int) -> int:
         # A multiplicative hash; the end tokens are stepped over, so the output limit decides when a request ends.

@@ -15,14 +15,13 @@ from workers.intake.request import Arrival, Ending, Moved
 from workers.telemetry import metric_catalogue as ours
 from workers.telemetry import metric_compat as theirs
 from workers.telemetry import metric_conventions as conventions
+from workers.telemetry.generation_attributes import OPERATION_NAMES, PROVIDER
 from workers.telemetry.metric_store import MetricStore
 from workers.telemetry.tenant_labels import TenantLabels
 from workers.telemetry.wall_clock import WallClock
 
-__all__ = ["OPERATION_NAMES", "PROVIDER", "RequestMetrics"]
+__all__ = ["RequestMetrics"]
 
-PROVIDER = "headrace"
-OPERATION_NAMES = {RequestKind.CHAT: "chat", RequestKind.COMPLETION: "text_completion"}
 _SYSTEM = "kafka"
 _COMPLETED = "completed"
 _REFUSED = "refused"
@@ -111,7 +110,7 @@ class RequestMetrics:
         )
         if timeline.suspensions:
             observe(ours.SUSPENDED_TIME, timeline.suspended_s, label)
-        if timeline.first_token_s is not None:
+        if timeline.first_token_s is not None and kind is not RequestKind.EMBEDDING:
             self._first_token(timeline.first_token_s - arrival.arrived_s, label, generation)
         if (token_s := timeline.token_s) is not None:
             observe(conventions.TIME_PER_OUTPUT_TOKEN, token_s, *generation)

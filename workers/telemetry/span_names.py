@@ -31,6 +31,8 @@ NAMES = {
     "gen_stream": "gen_ai.request.stream",
     "gen_stop": "gen_ai.request.stop_sequences",
     "gen_output_type": "gen_ai.output.type",
+    "gen_dimensions": "gen_ai.embeddings.dimension.count",
+    "gen_encodings": "gen_ai.request.encoding_formats",
     "gen_response_id": "gen_ai.response.id",
     "gen_response_model": "gen_ai.response.model",
     "gen_finish_reasons": "gen_ai.response.finish_reasons",

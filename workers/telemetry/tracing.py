@@ -17,7 +17,7 @@ it, for fifty thousand rows are no trace to look at; so does a request whose pro
     ├─ queue p0                  arrival → staged: waiting in the index, then tokenised
     ├─ schedule p0               staged → admitted: what the scheduler made it wait for share, slot or blocks
     └─ process inference.p0      admitted → reply acknowledged
-       ├─ chat SmolLM2           admitted → last token
+       ├─ chat SmolLM2           admitted → last token; or `text_completion …`, `embeddings …` (without decode)
        │  ├─ prefill             admitted → first token
        │  ├─ suspended           for each preemption: evicted → as far again as it was
        │  └─ decode              first → last token
@@ -38,8 +38,9 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from topics.record import InboundRecord
 from workers.engine.timeline import Suspension
-from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.prompt import PreparedRequest
 from workers.intake.request import Arrival, Ending, FinishReason
+from workers.telemetry.generation_attributes import OPERATION_NAMES, Value, request_attributes
 from workers.telemetry.span_names import NAMES
 from workers.telemetry.trace_identity import DerivedIds, attempt_span_id, request_trace_id
 from workers.telemetry.wall_clock import WallClock
@@ -52,8 +53,6 @@ _MOST_LINKS = 128
 """The SDK's own limit of a span."""
 _SAMPLED = tuple(digit.encode() for digit in "13579bdf")
 """How a sampled `traceparent` ends: the lowest bit of its flags is set."""
-
-Value = str | int | float | bool | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ class RequestTracer:
             self._schedule(arrival, ending, parent, staged_s, admitted_s, whose)
         inside = trace.set_span_in_context(process)
         if prepared is not None:
-            self._chat(arrival, prepared, ending, inside, admitted_s, ended_s, response_id)
+            self._model(arrival, prepared, ending, inside, admitted_s, ended_s, response_id)
         self._sent(arrival, reply, inside)
         self._fail_if(process, ending, reply)
         process.end(self._clock.ns(reply.acknowledged_s))
@@ -244,7 +243,7 @@ class RequestTracer:
             committing = self._consuming(topic, "commit", "settle")
             self._span(f"commit {topic}", inside, reply.sent_s, reply.acknowledged_s, committing, SpanKind.CLIENT)
 
-    def _chat(
+    def _model(
         self,
         arrival: Arrival,
         prepared: PreparedRequest,
@@ -256,36 +255,34 @@ class RequestTracer:
     ) -> None:
         timeline = ending.timeline
         last_s = timeline.last_token_s if timeline.last_token_s is not None else ended_s
-        chat = self._start(f"chat {prepared.model}", parent, admitted_s, self._generation(prepared))
-        chat.set_attribute(NAMES["gen_response_id"], response_id)
-        chat.set_attribute(NAMES["gen_input_tokens"], ending.prompt_tokens)
-        chat.set_attribute(NAMES["gen_output_tokens"], ending.output_tokens)
-        chat.set_attribute(NAMES["gen_cached_tokens"], ending.cached_tokens)
-        chat.set_attribute(NAMES["preemptions"], timeline.preemptions)
-        chat.set_attribute(NAMES["steps"], timeline.steps)
+        name = f"{OPERATION_NAMES[prepared.kind]} {prepared.model}"
+        generates = prepared.embedding is None
+        span = self._start(name, parent, admitted_s, request_attributes(prepared))
+        span.set_attribute(NAMES["gen_input_tokens"], ending.prompt_tokens)
+        if generates:
+            span.set_attribute(NAMES["gen_response_id"], response_id)
+            span.set_attribute(NAMES["gen_output_tokens"], ending.output_tokens)
+        span.set_attribute(NAMES["gen_cached_tokens"], ending.cached_tokens)
+        span.set_attribute(NAMES["preemptions"], timeline.preemptions)
+        span.set_attribute(NAMES["steps"], timeline.steps)
         if timeline.suspensions:
-            chat.set_attribute(NAMES["suspended"], timeline.suspended_s)
-        if ending.error is None:
+            span.set_attribute(NAMES["suspended"], timeline.suspended_s)
+        if ending.error is None and generates:
             assert isinstance(ending.reason, FinishReason)
-            chat.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))
-        inside = trace.set_span_in_context(chat)
+            span.set_attribute(NAMES["gen_finish_reasons"], (ending.reason.value,))
+        inside = trace.set_span_in_context(span)
         for suspension in timeline.suspensions:
             back_s = ended_s if suspension.resumed_s is None else suspension.resumed_s
             self._span("suspended", inside, suspension.started_s, back_s, _suspension(suspension))
         if timeline.first_token_s is not None:
-            chat.set_attribute(NAMES["gen_first_chunk"], timeline.first_token_s - arrival.arrived_s)
-            self._span(
-                "prefill",
-                inside,
-                admitted_s,
-                timeline.first_token_s,
-                {NAMES["gen_input_tokens"]: ending.prompt_tokens},
-            )
-            self._span(
-                "decode", inside, timeline.first_token_s, last_s, {NAMES["gen_output_tokens"]: ending.output_tokens}
-            )
-        self._fail_if(chat, ending)
-        chat.end(self._clock.ns(last_s))
+            prompt: dict[str, Value] = {NAMES["gen_input_tokens"]: ending.prompt_tokens}
+            self._span("prefill", inside, admitted_s, timeline.first_token_s, prompt)
+        if timeline.first_token_s is not None and generates:
+            span.set_attribute(NAMES["gen_first_chunk"], timeline.first_token_s - arrival.arrived_s)
+            output: dict[str, Value] = {NAMES["gen_output_tokens"]: ending.output_tokens}
+            self._span("decode", inside, timeline.first_token_s, last_s, output)
+        self._fail_if(span, ending)
+        span.end(self._clock.ns(last_s))
 
     def _consuming(self, topic: str, operation: str, kind: str) -> dict[str, Value]:
         return {
@@ -307,27 +304,6 @@ class RequestTracer:
         }
         if (correlation := arrival.headers.correlation_id) is not None:
             attributes[NAMES["conversation_id"]] = correlation.decode(errors="backslashreplace")
-        return attributes
-
-    @staticmethod
-    def _generation(prepared: PreparedRequest) -> dict[str, Value]:
-        sampling = prepared.sampling
-        attributes: dict[str, Value] = {
-            NAMES["gen_operation"]: "chat" if prepared.kind is RequestKind.CHAT else "text_completion",
-            NAMES["gen_provider"]: "headrace",
-            NAMES["gen_request_model"]: prepared.model,
-            NAMES["gen_response_model"]: prepared.model,
-            NAMES["gen_max_tokens"]: prepared.max_output_tokens,
-            NAMES["gen_temperature"]: sampling.temperature,
-            NAMES["gen_top_p"]: sampling.top_p,
-            NAMES["gen_seed"]: _signed(sampling.seed),
-            NAMES["gen_stream"]: prepared.stream,
-            NAMES["gen_output_type"]: "text",
-        }
-        if sampling.top_k is not None:
-            attributes[NAMES["gen_top_k"]] = sampling.top_k
-        if prepared.stop:
-            attributes[NAMES["gen_stop"]] = tuple(prepared.stop)
         return attributes
 
     @staticmethod
@@ -392,8 +368,3 @@ def _sampled_producer(record: InboundRecord) -> SpanContext | None:
             context = trace.get_current_span(propagate.extract(carrier)).get_span_context()
             return context if context.is_valid else None
     return None
-
-
-def _signed(seed: int) -> int:
-    """The 64 bits as a signed number, as the request's body has it: OTLP's integers are signed."""
-    return seed - (1 << 64) if seed >> 63 else seed

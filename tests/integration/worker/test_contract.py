@@ -27,6 +27,7 @@ async def test_every_record_of_a_worker_is_one_of_the_contract(
         await client.complete("Hi", priority="p0", max_tokens=3, stream=True, stream_options={"include_usage": True})
         prompt = {"prompt": "Once", "max_tokens": 3, "stream": True, "stop": ["zzz"]}
         await client.result(await client.send(prompt, priority="p1", headers=RequestHeaders("a", job_id="j")))
+        await client.embed(["Once", "upon"], priority="p2")
         with pytest.raises(RequestFailedError):
             await client.complete("Hi", priority="p2", model="another")
     contract = Contract(asyncapi_document(catalogue, "1"))

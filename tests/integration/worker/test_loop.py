@@ -15,7 +15,7 @@ from workers.commands.local_worker import local_worker
 from workers.configuration.config import WorkerConfig
 from workers.intake.sampling import TokenLogprobs
 from workers.models.loaded_model import LoadedModel
-from workers.runners.runner import ModelLimits, ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 
@@ -75,6 +75,9 @@ class LongFirstStep:
 
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         return self._runner.take_logprobs()
+
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        return self._runner.take_embeddings()
 
 
 def _rebalances(consumers: Iterable[ConsumerStatistics]) -> int:

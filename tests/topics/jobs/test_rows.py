@@ -38,6 +38,25 @@ def test_blank_lines_are_no_rows_but_count_as_lines() -> None:
     assert (bad.row, bad.line) == (1, 4)
 
 
+def test_rows_may_ask_for_embeddings_which_have_no_output() -> None:
+    checker = RowChecker()
+    row = checker.check(1, line(url="/v1/embeddings", body={"input": ["a", "b"], "dimensions": 8}))
+    assert row == BatchRow(0, "a", b'{"input":["a","b"],"dimensions":8}', b"")
+    assert (checker.endpoint, checker.requested_tokens, checker.unlimited_rows) == ("/v1/embeddings", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "needs"),
+    [
+        ("/v1/embeddings", {"prompt": "x"}, "input"),
+        ("/v1/completions", {"input": "x"}, "prompt"),
+        (CHAT, {"input": "x"}, "messages"),
+    ],
+)
+def test_a_body_of_another_kind_than_the_url_says_what_it_needs(url: str, body: dict[str, Any], needs: str) -> None:
+    assert f"must have {needs}" in problem(line(url=url, body=body)).message
+
+
 BAD = {
     "invalid_json_line": b'{"custom_id": "a"',
     "invalid_url": line(url="/v1/audio/speech"),

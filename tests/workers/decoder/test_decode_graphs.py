@@ -76,6 +76,14 @@ def test_recorded_decodes_give_the_same_logits_and_write_the_same_kv(tmp_path: P
     ]
     torch.testing.assert_close(recorded.logits(step), plain.logits(step), atol=1e-5, rtol=1e-5)
     assert replays == 4, "seven are more than any bucket holds"
+    step = [
+        SequenceInput([text[-1]], len(text) - 1, table, None, embed=True)
+        for text, table in zip(prompts[:3], tables[:3], strict=True)
+    ]
+    hidden = recorded.forward(step).hidden
+    assert hidden is not None
+    torch.testing.assert_close(hidden, plain.forward(step).hidden, atol=1e-5, rtol=1e-5)
+    assert replays == 4, "a recorded step hands out no hidden states"
 
 
 def test_buckets_reach_the_most_and_waste_little() -> None:

@@ -1,6 +1,7 @@
 """Each family's logits are those of transformers' own code, in any mix of chunks and decodes."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from workers.runners.decoder.family import DecoderShape, NotDescribed, describe
 from workers.runners.decoder.runner import DecoderRunner
 from workers.runners.errors import GrammarBroken, NotFiniteLogits
 from workers.runners.native.library import NativeLibrary
+from workers.runners.packed_step import ForwardOutput
 from workers.runners.paged_runner import PagedRunner
 from workers.runners.runner import ModelLimits, SequenceInput
 
@@ -101,10 +103,14 @@ def runner_of(
     return model, runner
 
 
-def random_steps(
+Places = list[tuple[int, int]]
+"""(sequence, position)"""
+
+
+def random_forwards(
     runner: PagedRunner, prompts: list[list[int]], seed: int
-) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
-    """All prompts through the runner in random pieces: (sequence, position) of each row of logits, and the logits."""
+) -> Iterator[tuple[Places, Places, ForwardOutput]]:
+    """All prompts through the runner in random pieces: places of the rows of logits, of the hidden states, and both."""
     draw = random.Random(seed)
     free = [*range(runner.num_blocks)]
     draw.shuffle(free)
@@ -117,29 +123,50 @@ def random_steps(
             left = len(prompts[s]) - done[s]
             tokens = 1 if draw.random() < 0.2 else draw.randint(1, left)
             sampling = GREEDY if draw.random() < 0.8 else None
-            step.append(SequenceInput(prompts[s][done[s] : done[s] + tokens], done[s], tables[s], sampling))
+            embed = sampling is None and tokens > 1
+            ids = prompts[s][done[s] : done[s] + tokens]
+            step.append(SequenceInput(ids, done[s], tables[s], sampling, embed=embed))
             done[s] += tokens
-        rows = [s for s, part in zip(members, step, strict=True) if part.sampling]
-        for s, logits in zip(rows, runner.logits(step).clone(), strict=True):
-            yield (s, done[s] - 1), logits
+        parts = list(zip(members, step, strict=True))
+        sampled = [(s, done[s] - 1) for s, part in parts if part.sampling]
+        embedded = [(s, done[s] - 1) for s, part in parts if part.embed]
+        yield sampled, embedded, runner.forward(step)
+
+
+def random_steps(
+    runner: PagedRunner, prompts: list[list[int]], seed: int
+) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    """The same: (sequence, position) of each row of logits, and the logits."""
+    for sampled, _, output in random_forwards(runner, prompts, seed):
+        yield from zip(sampled, output.logits.clone(), strict=True)
 
 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
-def test_logits_are_those_of_transformers_in_any_mix(
+def test_logits_and_hidden_states_are_those_of_transformers_in_any_mix(
     config: PreTrainedConfig, kernels: bool, tmp_path: Path, library: NativeLibrary
 ) -> None:
     model, runner = runner_of(config, tmp_path, library if kernels else None)
     assert (runner.native is not None) == kernels
     prompts = texts((1, 2, 15, 16, 17, 40, 70, 33, 300, 530))
     with torch.inference_mode():
-        want = [model(torch.tensor([text]), use_cache=False).logits[0] for text in prompts]
-    compared = 0
-    for (sequence, position), got in random_steps(runner, prompts, seed=1):
-        scale = float(want[sequence][position].abs().max())
-        torch.testing.assert_close(got / scale, want[sequence][position] / scale, atol=1e-4, rtol=0)
-        compared += 1
-    assert compared > 15
+        ids = [torch.tensor([text]) for text in prompts]
+        logits = [model(text, use_cache=False).logits[0] for text in ids]
+        hidden = [model.base_model(text, use_cache=False).last_hidden_state[0] for text in ids]
+    compared: Counter[str] = Counter()
+
+    def compare(kind: str, places: Places, got: torch.Tensor | None, want: list[torch.Tensor]) -> None:
+        assert (got is None) == (kind == "hidden" and not places)
+        for (sequence, position), row in zip(places, () if got is None else got, strict=True):
+            scale = float(want[sequence][position].abs().max())
+            torch.testing.assert_close(row / scale, want[sequence][position] / scale, atol=1e-4, rtol=0)
+            compared[kind] += 1
+
+    for sampled, embedded, output in random_forwards(runner, prompts, seed=1):
+        compare("logits", sampled, output.logits, logits)
+        compare("hidden", embedded, output.hidden, hidden)
+    assert compared["logits"] > 15
+    assert compared["hidden"] > 2
 
 
 def test_a_tokens_logits_are_the_same_to_the_bit_whatever_shares_the_step(

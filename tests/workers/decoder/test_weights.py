@@ -53,3 +53,16 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json at all")
     with pytest.raises(ModelNotFound, match="damaged"):
         DecoderWeights(tmp_path, shape_of(), torch.float32)
+
+
+def test_a_file_with_the_body_alone_is_read_by_its_own_names(tmp_path: Path) -> None:
+    """As embedding models are published."""
+    config = LlamaConfig(**SMALL, tie_word_embeddings=True)
+    model = tiny(config)
+    saved(model, tmp_path / "whole")
+    model.model.save_pretrained(tmp_path / "body")
+    assert "layers.0.mlp.up_proj.weight" in load_file(tmp_path / "body" / "model.safetensors")
+    whole, body = (DecoderWeights(tmp_path / kind, shape_of(config), torch.float32) for kind in ("whole", "body"))
+    assert torch.equal(whole.layer(2).gate_up, body.layer(2).gate_up)
+    assert torch.equal(whole.head(), body.head())
+    assert torch.equal(whole.final_norm(), body.final_norm())

@@ -88,8 +88,11 @@ class NativeForward:
         self._seconds = np.zeros(len(STAGES))
         self._buffers = _Buffers(shape)
 
-    def __call__(self, ids: _Ids, positions: _Ids, rows: _Ids, backend: CpuAttention, step: CpuStep) -> torch.Tensor:
-        """Logits [samples, vocabulary] of the packed rows `rows`; valid until the next call."""
+    def __call__(
+        self, ids: _Ids, positions: _Ids, rows: _Ids, embedded: _Ids, backend: CpuAttention, step: CpuStep
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits [samples, vocabulary] of the packed rows `rows`; and the hidden states [embeddings, hidden] of the
+        rows `embedded` behind the last norm, if there are any. Valid until the next call."""
         shape, buffers = self._shape, self._buffers
         tokens, samples = len(ids), len(rows)
         buffers.reach(tokens, samples)
@@ -97,7 +100,7 @@ class NativeForward:
         self._embed(ids, buffers.hidden[:tokens])
         logits = buffers.logits[:samples]
         group = shape.heads // shape.kv_heads
-        sampled = rows.astype(np.int32)
+        wanted = np.concatenate([rows, embedded]).astype(np.int32)
         self._library.decoder_forward(
             self._decoder,
             buffers.pointers(),
@@ -108,14 +111,15 @@ class NativeForward:
                 blocks=pointer(backend.storage.blocks),
                 block_stride=backend.block_stride,
                 item_tokens=item_tokens(group),
-                sampled=pointer(sampled),
+                wanted=pointer(wanted),
                 samples=samples,
+                embeddings=len(embedded),
                 logits=pointer(logits),
                 seconds=pointer(self._seconds),
             ),
             self._threads,
         )
-        return logits
+        return logits, buffers.normed[samples : len(wanted)] if len(embedded) else None
 
     def statistics(self) -> NativeForwardStatistics:
         seconds = dict(zip(STAGES, self._seconds.tolist(), strict=True))
@@ -200,6 +204,11 @@ class _Buffers:
     @property
     def hidden(self) -> torch.Tensor:
         return self._tensors["hidden"]
+
+    @property
+    def normed(self) -> torch.Tensor:
+        """At the end of a forward: of the rows that it was wanted of."""
+        return self._tensors["normed"]
 
     @property
     def size_bytes(self) -> int:

@@ -26,7 +26,8 @@ from workers.runners.decoder.torch_forward import TorchForward
 from workers.runners.decoder.weights import DecoderWeights
 from workers.runners.errors import ModelError
 from workers.runners.native.library import NativeLibrary
-from workers.runners.paged_runner import AttentionHeads, PackedStep, PagedRunner, serving_attention
+from workers.runners.packed_step import ForwardOutput, PackedStep
+from workers.runners.paged_runner import AttentionHeads, PagedRunner, serving_attention
 from workers.runners.position_limits import refuse_batch_dependent_positions
 from workers.runners.step_memory import PoolProfile
 
@@ -111,13 +112,19 @@ class DecoderRunner(PagedRunner):
                 capture=capture,
             )
 
-    def _forward(self, step: PackedStep) -> torch.Tensor:
+    def _forward(self, step: PackedStep) -> ForwardOutput:
         if isinstance(self._computes, NativeForward):
             assert isinstance(self._attention, CpuAttention)
             assert isinstance(step.attention, CpuStep)
-            return self._computes(step.ids, step.positions, step.rows, self._attention, step.attention)
+            return ForwardOutput(
+                *self._computes(step.ids, step.positions, step.rows, step.embedded, self._attention, step.attention)
+            )
         self._rotary.reach(int(step.positions.max()) + 1)
         ids, positions, rows = (self._to_device(values) for values in (step.ids, step.positions, step.rows))
+        if len(step.embedded):
+            wanted = torch.cat([rows, self._to_device(step.embedded)])
+            hidden = self._computes.hidden(ids, positions, wanted, step.attention)
+            return ForwardOutput(self._computes.head(hidden[: len(rows)]), hidden[len(rows) :])
         if (
             self._graphs is not None
             and isinstance(step.attention, FlashStep)
@@ -125,5 +132,5 @@ class DecoderRunner(PagedRunner):
             and len(rows) == len(ids)
             and (logits := self._graphs.logits(ids, positions, step.attention)) is not None
         ):
-            return logits
-        return self._computes(ids, positions, rows, step.attention)
+            return ForwardOutput(logits)
+        return ForwardOutput(self._computes(ids, positions, rows, step.attention))

@@ -35,6 +35,16 @@ class TorchForward:
         self, ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, attention: AttentionStep
     ) -> torch.Tensor:
         """`ids`, `positions` [tokens], `rows` [samples] on the device. Returns logits [samples, vocabulary]."""
+        return self.head(self.hidden(ids, positions, rows, attention))
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[samples, hidden] → logits [samples, vocabulary]"""
+        return functional.linear(hidden, self._head)
+
+    def hidden(
+        self, ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, attention: AttentionStep
+    ) -> torch.Tensor:
+        """As above, but what the output head multiplies: [rows, hidden] behind the last norm."""
         x = functional.embedding(ids, self._embedding)
         if self._shape.embedding_scale != 1.0:
             x = x * self._embedding_scale
@@ -42,7 +52,7 @@ class TorchForward:
         for number, weights in enumerate(self._layers):
             x = x + self._attend(number, weights, x, cosine, sine, attention)
             x = x + self._feed_forward(weights, x)
-        return functional.linear(self._norm(x[rows], self._final_norm), self._head)
+        return self._norm(x[rows], self._final_norm)
 
     def _attend(
         self,

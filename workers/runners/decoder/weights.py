@@ -2,6 +2,8 @@
 
 Knows the names that the families' published weights have, and safetensors. Does not know how they are multiplied.
 
+An embedding model's file may hold the body alone, whose names then lack the `model.` before them.
+
 Read layer by layer: whoever repacks them holds one layer twice, not the model. On the CPU what is read in its own
 format is a view of the file, not a copy.
 """
@@ -23,6 +25,7 @@ __all__ = ["DecoderWeights", "LayerWeights"]
 
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_BODY, _FIRST = "model.", "embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class DecoderWeights:
         self._shape = shape
         self._dtype = dtype
         self._files = self._find_files()
+        self._body_alone = f"{_BODY}{_FIRST}" not in self._files and _FIRST in self._files
         self._check()
 
     def layer(self, number: int) -> LayerWeights:
@@ -105,13 +109,17 @@ class DecoderWeights:
         opened: dict[Path, Any] = {}
 
         def read(name: str) -> torch.Tensor:
-            file = self._files[prefix + name]
+            stored = self._stored(prefix + name)
+            file = self._files[stored]
             if file not in opened:
                 opened[file] = safe_open(str(file), framework="pt")
-            tensor: torch.Tensor = opened[file].get_tensor(prefix + name)
+            tensor: torch.Tensor = opened[file].get_tensor(stored)
             return tensor
 
         yield read
+
+    def _stored(self, name: str) -> str:
+        return name.removeprefix(_BODY) if self._body_alone else name
 
     def _find_files(self) -> dict[str, Path]:
         """The file of each tensor."""
@@ -123,7 +131,7 @@ class DecoderWeights:
             return dict.fromkeys(content.keys(), file)
 
     def _check(self) -> None:
-        wanted = _shapes(self._shape)
+        wanted = {self._stored(name): size for name, size in _shapes(self._shape).items()}
         if missing := sorted(wanted.keys() - self._files.keys()):
             raise ModelNotFound(
                 f"{self._folder}: its safetensors lack {len(missing)} tensors of the model (the first: {missing[0]}): "

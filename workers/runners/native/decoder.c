@@ -31,7 +31,7 @@ typedef struct {
 /* Activations; each [tokens of the largest step, …], rows of whole vectors. */
 typedef struct {
     float *hidden;    /* [tokens, hidden]: in: embedded tokens; the residual stream */
-    float *normed;    /* [tokens, hidden] */
+    float *normed;    /* [tokens, hidden]; out: behind the last norm, [samples + embeddings, hidden] */
     float *qkv;       /* [tokens, (heads + 2 kv_heads) head_dim] */
     float *attended;  /* [tokens, heads head_dim] */
     float *activated; /* [tokens, intermediate] */
@@ -43,8 +43,8 @@ typedef struct {
     char *blocks;               /* [blocks, layers, 2, kv_heads head_dim BLOCK] */
     int64_t block_stride;       /* elements */
     int64_t item_tokens;
-    const int32_t *sampled; /* [samples] rows whose logits are wanted */
-    int64_t samples;
+    const int32_t *wanted; /* [samples + embeddings] rows whose logits, and then rows whose hidden states are wanted */
+    int64_t samples, embeddings;
     float *logits;   /* [samples, vocabulary] */
     double *seconds; /* [STAGES], added to */
 } Step;
@@ -149,8 +149,8 @@ void decoder_forward(const Decoder *m, const Buffers *b, const Step *step, int t
             since = run_layer(m, m->layer + l, b, step, &kv, since);
         }
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < step->samples; i++)
-            norm_row(b->hidden + (int64_t)step->sampled[i] * m->hidden, m->final_norm, m->hidden, m->norm_epsilon,
+        for (int64_t i = 0; i < step->samples + step->embeddings; i++)
+            norm_row(b->hidden + (int64_t)step->wanted[i] * m->hidden, m->final_norm, m->hidden, m->norm_epsilon,
                      b->normed + i * m->hidden);
         since = lap(step->seconds, REST, since);
         linear(&m->head, (int)m->bf16, b->normed, m->hidden, step->samples, step->logits, m->vocabulary,

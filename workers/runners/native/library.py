@@ -128,8 +128,9 @@ class StepPointers(ctypes.Structure):
         ("blocks", _POINTER),
         ("block_stride", _I64),
         ("item_tokens", _I64),
-        ("sampled", _POINTER),
+        ("wanted", _POINTER),
         ("samples", _I64),
+        ("embeddings", _I64),
         ("logits", _POINTER),
         ("seconds", _POINTER),
     ]
