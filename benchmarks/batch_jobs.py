@@ -2,7 +2,8 @@
 
 On an Apache Kafka of its own: `headrace submit` as a process, repeatedly, with its peak memory; then every row of the
 last job is answered, as a worker would, and `headrace status` and `headrace results` are run on what stands there, with
-no collector to keep a memo. Prints one JSON; times are of whole processes unless they say otherwise.
+no collector to keep a memo. Prints one JSON; times are of whole processes unless they say otherwise. `loading_s` is the
+processor time that `submit` takes to be loaded; `rows_per_processor_s` is of the rest.
 """
 
 import argparse
@@ -119,6 +120,8 @@ def measure(servers: str, folder: Path, arguments: argparse.Namespace, file_byte
         assert pace is not None, said
         paces.append(float(pace[1]))
         submits.append(asdict(used))
+    loading, _ = run(servers, "submit", folder / "rows.jsonl", "--help")
+    worked_s = statistics.median(submit["processor_s"] for submit in submits) - loading.processor_s
     last = f"job-{arguments.repeats - 1}"
     asyncio.run(answer_all(servers, catalogue, last, arguments.rows))
     status, _ = run(servers, "status", last)
@@ -127,6 +130,8 @@ def measure(servers: str, folder: Path, arguments: argparse.Namespace, file_byte
         "rows": arguments.rows,
         "file_bytes": file_bytes,
         "rows_per_s": arguments.rows / statistics.median(paces),
+        "rows_per_processor_s": arguments.rows / worked_s,
+        "loading_s": loading.processor_s,
         "submits": submits,
         "status": asdict(status),
         "results": asdict(results),
