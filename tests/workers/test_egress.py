@@ -187,6 +187,22 @@ async def test_the_final_says_what_the_deltas_said() -> None:
     assert terminal.after is not None, "the final waits for the last delta"
 
 
+async def test_the_usage_in_the_last_chunk_and_in_the_final_is_that_of_the_whole_request() -> None:
+    scene = Scene(delta_interval_ms=0)
+    arrival, prepared = scene.request("r")
+    prepared = replace(prepared, include_usage=True)
+    scene.outbox.tokens(arrival, prepared, [0], None)
+    scene.outbox.ended(arrival, prepared, replace(end(1), cached_tokens=2))
+    await scene.run()
+    (terminal,) = scene.writer.terminals
+    assert terminal.reply.value is not None
+    assert scene.deltas.sent[-1].value is not None
+    for value in (scene.deltas.sent[-1].value, terminal.reply.value):
+        usage = orjson.loads(value)["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 1)
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
 async def test_a_stream_begins_once_when_the_broker_has_its_first_delta() -> None:
     scene = Scene(delta_interval_ms=0)
     arrival, prepared = scene.request("r")

@@ -283,7 +283,11 @@ class Egress:
         self._forget(publication.arrival.id)
         publication.bytes += reply.ended_bytes
         publication.ending = whole = reply.ending()
-        tokens = {"prompt_tokens": whole.prompt_tokens, "output_tokens": whole.output_tokens}
+        tokens = {
+            "prompt_tokens": whole.prompt_tokens,
+            "output_tokens": whole.output_tokens,
+            "cached_tokens": whole.cached_tokens,
+        }
         if stream.prepared.include_usage and not stream.start.usage_told:
             await self._room()
             self._send(reply, reply.body.usage_chunk(**tokens), ())
