@@ -14,7 +14,7 @@ from workers.engine.messages import Revoked
 from workers.engine.run_ahead import RunAhead
 from workers.intake.sampling import TokenLogprobs
 from workers.runners.errors import OutOfMemory
-from workers.runners.runner import ModelLimits, ModelRunner, SequenceInput
+from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
 from workers.runners.split_forward import SplitForward
 from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
 
@@ -68,6 +68,9 @@ class Device:
 
     def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
         return self._runner.take_logprobs()
+
+    def take_embeddings(self) -> Mapping[int, Embedding]:
+        return self._runner.take_embeddings()
 
 
 class AheadRig(Rig):
