@@ -10,7 +10,7 @@ from scheduling.plan import Chunk
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import RATES, Rig
 from workers.configuration.config import EngineConfig
-from workers.engine.messages import Revoked
+from workers.engine.messages import Dropped, Revoked
 from workers.engine.run_ahead import RunAhead
 from workers.intake.sampling import TokenLogprobs
 from workers.runners.errors import OutOfMemory
@@ -151,10 +151,11 @@ def test_nothing_is_begun_while_a_prompt_is_in_the_middle() -> None:
 def test_what_was_begun_for_one_that_was_taken_back_is_dropped() -> None:
     rig = AheadRig()
     rig.arrive("stays", prompt=8, output=8)
-    rig.arrive("goes", prompt=8, output=8, partition=1)
+    goes = rig.arrive("goes", prompt=8, output=8, partition=1)
     for _ in range(3):
         rig.parts.engine.step()
     rig.inbox.put(Revoked("inference.p1", 1, 1))
+    rig.inbox.put(Dropped(frozenset({goes.id})))
     rig.run()
     assert list(rig.endings) == ["stays"]
     assert rig.ahead.dropped == 1
