@@ -28,8 +28,9 @@ from workers.commands.connection import connection
 from workers.commands.local_worker import local_worker
 from workers.configuration.config import WorkerConfig
 from workers.engine.statistics import EngineStatistics
-from workers.intake.prompt import ChatTokenizer
+from workers.intake.prompt import ChatTokenizer, RequestKind
 from workers.models.loaded_model import LoadedModel
+from workers.telemetry.generation_attributes import OPERATION_NAMES
 from workers.telemetry.span_names import NAMES
 
 __all__ = ["Phase", "RequestRecord", "UrgentLoad", "request_bodies", "run_phase", "small_pool"]
@@ -249,7 +250,7 @@ def _record(traces: dict[str, list[ReadableSpan]], urgent: bool, answer: Answer)
         admitted_s=_end_s(schedule),
         first_token_s=_end_s(prefill),
         first_delta_s=first_delta_s + wall_s,
-        last_token_s=_end_s(by_kind["chat"]),
+        last_token_s=_end_s(by_kind[OPERATION_NAMES[RequestKind.COMPLETION]]),
         ended_s=answer.ended_s + wall_s,
         output_tokens=int(answer.usage["completion_tokens"]),
         suspended=tuple((_begin_s(span), _end_s(span)) for span in spans if span.name == "suspended"),
