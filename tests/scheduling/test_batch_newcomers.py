@@ -163,7 +163,8 @@ def test_who_is_under_its_rate_gives_way_where_no_borrower_can() -> None:
     assert rig.step().preempted == (p3,)
 
 
-def test_the_one_with_the_most_slack_goes_first() -> None:
+def early_and_late() -> tuple[Rig, int, int]:
+    """Two of a class with an SLO fill the pool; the later one has more slack."""
     rules = PreemptionRules(slos={P1: Slo(e2e_s=30.0)})
     rig = Rig(blocks=11, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
     rig.lengths.output_tokens = 1
@@ -172,20 +173,18 @@ def test_the_one_with_the_most_slack_goes_first() -> None:
     rig.now += 5
     late = rig.add_staged(P1, prompt=16, answer=20)
     rig.step()
+    return rig, early, late
+
+
+def test_the_one_with_the_most_slack_goes_first() -> None:
+    rig, early, late = early_and_late()
     rig.add_staged(P0, prompt=16, answer=1)
     assert rig.step().preempted == (late,)
     assert rig.state(early) is RequestState.DECODE
 
 
 def test_the_one_suspended_least_often_goes_before_one_with_more_slack() -> None:
-    rules = PreemptionRules(slos={P1: Slo(e2e_s=30.0)})
-    rig = Rig(blocks=11, context_tokens=44, max_sequences=8, step_tokens=64, preemption=rules)
-    rig.lengths.output_tokens = 1
-    early = rig.add_staged(P1, prompt=16, answer=20)
-    rig.step()
-    rig.now += 5
-    late = rig.add_staged(P1, prompt=16, answer=20)
-    rig.step()
+    rig, early, late = early_and_late()
     rig.add_staged(P0, prompt=16, answer=1)
     assert rig.step().preempted == (late,)
     rig.step()

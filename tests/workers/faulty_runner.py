@@ -1,10 +1,10 @@
 """A runner that goes wrong at a chosen step, in each of the ways in which one can."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from workers.intake.sampling import TokenLogprobs
-from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
+from tests.workers.wrapped_runner import WrappedRunner
+from workers.runners.runner import ModelRunner, SequenceInput
 
 __all__ = ["FaultyRunner"]
 
@@ -12,36 +12,18 @@ Fault = Callable[[Sequence[SequenceInput]], None]
 """Raises, or does not come back, if it will: called before each step."""
 
 
-class FaultyRunner:
+class FaultyRunner(WrappedRunner):
     """A `ModelRunner`: another one, and a fault before its steps."""
 
     def __init__(self, runner: ModelRunner, fault: Fault) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._fault = fault
         self.steps = 0
-
-    @property
-    def limits(self) -> ModelLimits:
-        return self._runner.limits
-
-    @property
-    def block_size(self) -> int:
-        return self._runner.block_size
-
-    @property
-    def num_blocks(self) -> int:
-        return self._runner.num_blocks
 
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         self.steps += 1
         self._fault(sequences)
-        return self._runner.step(sequences)
-
-    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
-        return self._runner.take_logprobs()
-
-    def take_embeddings(self) -> Mapping[int, Embedding]:
-        return self._runner.take_embeddings()
+        return super().step(sequences)
 
 
 class Hang:

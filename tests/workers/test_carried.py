@@ -25,6 +25,15 @@ async def begin(rig: AttemptRig, *those: Arrival) -> None:
     await rig.acknowledged()
 
 
+async def taken_away() -> tuple[AttemptRig, Arrival]:
+    """One that was begun, and whose partition was taken away."""
+    rig = AttemptRig()
+    (arrival,) = arrivals(1)
+    await begin(rig, arrival)
+    rig.attempts.revoke(arrival.assignment)
+    return rig, arrival
+
+
 def left(rig: AttemptRig) -> None:
     """The journal is read again: what was noted last."""
     rig.journal.left = {record: PriorAttempts(note, ended=False) for record, note in rig.journal.written}
@@ -35,10 +44,7 @@ def back(arrival: Arrival, epoch: int = 2) -> Arrival:
 
 
 async def test_what_comes_back_goes_on_as_the_attempt_that_it_is() -> None:
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     left(rig)
     rig.attempts.take(back(arrival))
     assert (rig.resumed, rig.dropped, rig.queued) == ([back(arrival)], [], [arrival])
@@ -50,10 +56,7 @@ async def test_what_comes_back_goes_on_as_the_attempt_that_it_is() -> None:
 
 async def test_one_that_the_engine_has_only_staged_is_begun_under_the_same_number() -> None:
     """The engine drops what is not admitted, so it hands it out once more."""
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     left(rig)
     rig.attempts.take(back(arrival))
     notes = len(rig.journal.written)
@@ -71,10 +74,7 @@ async def test_one_that_the_engine_has_only_staged_is_begun_under_the_same_numbe
     ],
 )
 async def test_what_another_has_begun_meanwhile_is_given_up(prior: PriorAttempts | None) -> None:
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     if prior is not None:
         rig.journal.left[arrival.id] = prior
     rig.attempts.take(back(arrival))
@@ -84,10 +84,7 @@ async def test_what_another_has_begun_meanwhile_is_given_up(prior: PriorAttempts
 
 
 async def test_another_record_at_the_same_place_is_not_taken_for_it() -> None:
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     left(rig)
     rig.attempts.take(replace(back(arrival), timestamp_ms=7))
     assert (rig.resumed, rig.dropped) == ([], [arrival.id])
@@ -133,10 +130,7 @@ async def test_suspects_and_requests_of_several_sequences_do_not_go_on() -> None
 
 async def test_a_record_that_is_refused_when_it_comes_back_is_given_up() -> None:
     """An order may have ended it meanwhile."""
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     left(rig)
     assert len(rig.attempts.refused(arrival.id).beside) == 1
     assert rig.dropped == [arrival.id]
@@ -156,10 +150,7 @@ async def test_one_whose_answer_is_on_its_way_does_not_go_on() -> None:
 
 
 async def test_what_is_settled_meanwhile_is_forgotten() -> None:
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     rig.attempts.ending(arrival)
     rig.attempts.settled(arrival.id, arrival.epoch)
     assert rig.attempts.carried.whose(arrival) is None
@@ -185,10 +176,7 @@ async def test_a_partition_may_be_taken_away_again_before_all_of_its_records_hav
 
 async def test_nothing_is_noted_of_a_request_while_its_partition_is_away() -> None:
     """It may be another's by now, whose notes count."""
-    rig = AttemptRig()
-    (arrival,) = arrivals(1)
-    await begin(rig, arrival)
-    rig.attempts.revoke(arrival.assignment)
+    rig, arrival = await taken_away()
     await rig.attempts.given_back()
     notes = len(rig.journal.written)
     rig.now_s += 10

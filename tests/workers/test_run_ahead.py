@@ -2,34 +2,33 @@
 
 The device is one on virtual time: a forward that was begun is done later, and only `step` waits for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvcache.manager import KVCacheManager
 from scheduling.plan import Chunk
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import RATES, Rig
+from tests.workers.wrapped_runner import WrappedRunner
 from workers.configuration.config import EngineConfig
 from workers.engine.messages import Dropped, Revoked
 from workers.engine.run_ahead import RunAhead
-from workers.intake.sampling import TokenLogprobs
 from workers.runners.errors import OutOfMemory
-from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
+from workers.runners.runner import ModelRunner, SequenceInput
 from workers.runners.split_forward import SplitForward
-from workers.runs.simulated_runner import SimulatedRunner, VirtualClock
+from workers.runs.simulated_runner import VirtualClock
 
 PYTHON_S = 0.002
 """Of a turn, outside the runner."""
 
 
-class Device:
+class Device(WrappedRunner):
     """A simulated runner whose forwards go on by themselves."""
 
     computes_by_itself = True
 
     def __init__(self, runner: ModelRunner, clock: VirtualClock) -> None:
-        assert isinstance(runner, SimulatedRunner)
-        self._runner = runner
+        super().__init__(runner)
         self._clock = clock
         self._done_s = 0.0
         self.memory_for_begun = True
@@ -37,18 +36,6 @@ class Device:
         """Of each forward that was begun ahead: where its sequences start."""
         self.steps: list[list[int | None]] = []
         """Of each step: the places of its sequences in what was begun."""
-
-    @property
-    def limits(self) -> ModelLimits:
-        return self._runner.limits
-
-    @property
-    def block_size(self) -> int:
-        return self._runner.block_size
-
-    @property
-    def num_blocks(self) -> int:
-        return self._runner.num_blocks
 
     def begin(self, sequences: Sequence[SequenceInput]) -> None:
         if not self.memory_for_begun:
@@ -61,16 +48,10 @@ class Device:
         self.steps.append([sequence.begun for sequence in sequences])
         self._clock.advance_to(self._done_s)
         began_s = self._clock()
-        tokens = self._runner.step(sequences)
+        tokens = super().step(sequences)
         if all(sequence.begun is not None for sequence in sequences):
             self._clock._now_s = began_s  # it was all computed before
         return tokens
-
-    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
-        return self._runner.take_logprobs()
-
-    def take_embeddings(self) -> Mapping[int, Embedding]:
-        return self._runner.take_embeddings()
 
 
 class AheadRig(Rig):

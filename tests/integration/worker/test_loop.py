@@ -1,7 +1,7 @@
 """The event loop is the broker's: nothing blocks it, and heartbeats go on through a long step."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,13 +9,13 @@ from blockbuster import blockbuster_ctx
 from rich.console import Console
 
 from tests.integration.worker.conftest import RunWorker
+from tests.workers.wrapped_runner import WrappedRunner
 from topics.client import HeadraceClient
 from topics.consumer import ConsumerStatistics
 from workers.commands.local_worker import local_worker
 from workers.configuration.config import WorkerConfig
-from workers.intake.sampling import TokenLogprobs
 from workers.models.loaded_model import LoadedModel
-from workers.runners.runner import Embedding, ModelLimits, ModelRunner, SequenceInput
+from workers.runners.runner import ModelRunner, SequenceInput
 
 pytestmark = [pytest.mark.broker, pytest.mark.model]
 
@@ -47,37 +47,19 @@ async def test_a_step_longer_than_the_session_timeout_loses_no_partition(
     assert all(consumer.commits_rejected == 0 for consumer in statistics.consumers.values())
 
 
-class LongFirstStep:
+class LongFirstStep(WrappedRunner):
     """The real runner, computing its first step over and over for some seconds."""
 
     def __init__(self, runner: ModelRunner, seconds: float) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._seconds = seconds
-
-    @property
-    def limits(self) -> ModelLimits:
-        return self._runner.limits
-
-    @property
-    def block_size(self) -> int:
-        return self._runner.block_size
-
-    @property
-    def num_blocks(self) -> int:
-        return self._runner.num_blocks
 
     def step(self, sequences: Sequence[SequenceInput]) -> list[int | None]:
         until_s, self._seconds = time.monotonic() + self._seconds, 0.0
-        tokens = self._runner.step(sequences)
+        tokens = super().step(sequences)
         while time.monotonic() < until_s:
-            tokens = self._runner.step(sequences)
+            tokens = super().step(sequences)
         return tokens
-
-    def take_logprobs(self) -> Mapping[int, TokenLogprobs]:
-        return self._runner.take_logprobs()
-
-    def take_embeddings(self) -> Mapping[int, Embedding]:
-        return self._runner.take_embeddings()
 
 
 def _rebalances(consumers: Iterable[ConsumerStatistics]) -> int:
