@@ -30,9 +30,15 @@ __all__ = [
     "TokenLogprob",
     "ToolCallDelta",
     "Usage",
+    "reply_id",
 ]
 
 FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+def reply_id(request_id: str, *, chat: bool) -> str:
+    """The `id` of all bodies that answer a request with text."""
+    return f"{'chatcmpl' if chat else 'cmpl'}-{request_id}"
 
 
 class PromptTokensDetails(WireModel):

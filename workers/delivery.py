@@ -359,7 +359,6 @@ class Delivery:
             publication.prepared,
             publication.ending,
             reply,
-            f"chatcmpl-{publication.arrival.headers.request_id}",
             met,
         )
 

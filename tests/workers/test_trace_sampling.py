@@ -58,7 +58,7 @@ def spans(
     timeline.chosen_s, timeline.dispatch = 1.2, dispatch
     ending = Ending(error or FinishReason.LENGTH, timeline, 3, 4)
     sent = reply or ReplySent("inference.replies", 1.5, 1.6, 100, transactional=True)
-    tracer.record(came, PREPARED, ending, sent, "chatcmpl-r1", met or {})
+    tracer.record(came, PREPARED, ending, sent, met or {})
     provider.shutdown()
     return {span.name: span for span in exporter.get_finished_spans()}
 

@@ -17,11 +17,14 @@ from workers.telemetry.wall_clock import WallClock
 
 
 def spans_of(
-    sampling: SamplingParams, *suspensions: Suspension, embedding: EmbeddingForm | None = None
+    sampling: SamplingParams,
+    *suspensions: Suspension,
+    kind: RequestKind = RequestKind.CHAT,
+    embedding: EmbeddingForm | None = None,
 ) -> dict[str, ReadableSpan]:
     arrival = Rig().arrive("r1")
     prepared = PreparedRequest(
-        kind=RequestKind.CHAT if embedding is None else RequestKind.EMBEDDING,
+        kind=kind if embedding is None else RequestKind.EMBEDDING,
         model="m",
         created_s=0,
         prompt_token_ids=(1, 2, 3),
@@ -51,9 +54,18 @@ def spans_of(
         prepared,
         Ending(FinishReason.LENGTH, timeline, 3, 4),
         ReplySent("inference.replies", 1.4, 1.5, 100),
-        "chatcmpl-r1",
     )
     return {span.name: span for span in exporter.get_finished_spans()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "response_id"),
+    [(RequestKind.CHAT, "chat m", "chatcmpl-r1"), (RequestKind.COMPLETION, "text_completion m", "cmpl-r1")],
+)
+def test_a_generation_names_its_operation_and_the_reply(kind: RequestKind, name: str, response_id: str) -> None:
+    attributes = spans_of(SamplingParams(), kind=kind)[name].attributes or {}
+    assert attributes["gen_ai.operation.name"] == name.split()[0]
+    assert attributes["gen_ai.response.id"] == response_id
 
 
 def test_the_generation_carries_the_seed_that_repeats_it() -> None:

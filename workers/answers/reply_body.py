@@ -15,6 +15,7 @@ from typing import Any
 
 from topics.codec import dumps
 from topics.errors import RequestError
+from topics.reply_messages import reply_id
 from workers.answers.answer_logprobs import ShownToken, chat_logprobs, completion_logprobs
 from workers.answers.embedding_reply import embedding_reply
 from workers.intake.prompt import PreparedRequest, RequestKind
@@ -62,7 +63,7 @@ class ReplyBody:
         self._include_usage = prepared.include_usage
         self._embedding = prepared.embedding
         self._final_head: dict[str, Any] = {
-            "id": f"chatcmpl-{request_id}" if self._chat else f"cmpl-{request_id}",
+            "id": reply_id(request_id, chat=self._chat),
             "object": "chat.completion" if self._chat else "text_completion",
             "created": prepared.created_s,
             "model": prepared.model,

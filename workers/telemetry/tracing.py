@@ -37,8 +37,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, Tracer
 
 from topics.record import InboundRecord
+from topics.reply_messages import reply_id
 from workers.engine.timeline import Suspension
-from workers.intake.prompt import PreparedRequest
+from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import Arrival, Ending, FinishReason
 from workers.telemetry.generation_attributes import OPERATION_NAMES, Value, request_attributes
 from workers.telemetry.span_names import NAMES
@@ -125,7 +126,6 @@ class RequestTracer:
         prepared: PreparedRequest | None,
         ending: Ending,
         reply: ReplySent,
-        response_id: str,
         met: Mapping[str, bool] = MappingProxyType({}),
     ) -> None:
         """`met`: the request's objectives, and whether it met them."""
@@ -152,7 +152,7 @@ class RequestTracer:
             self._schedule(arrival, ending, parent, staged_s, admitted_s, whose)
         inside = trace.set_span_in_context(process)
         if prepared is not None:
-            self._model(arrival, prepared, ending, inside, admitted_s, ended_s, response_id)
+            self._model(arrival, prepared, ending, inside, admitted_s, ended_s)
         self._sent(arrival, reply, inside)
         self._fail_if(process, ending, reply)
         process.end(self._clock.ns(reply.acknowledged_s))
@@ -251,7 +251,6 @@ class RequestTracer:
         parent: Context,
         admitted_s: float,
         ended_s: float,
-        response_id: str,
     ) -> None:
         timeline = ending.timeline
         last_s = timeline.last_token_s if timeline.last_token_s is not None else ended_s
@@ -260,7 +259,8 @@ class RequestTracer:
         span = self._start(name, parent, admitted_s, request_attributes(prepared))
         span.set_attribute(NAMES["gen_input_tokens"], ending.prompt_tokens)
         if generates:
-            span.set_attribute(NAMES["gen_response_id"], response_id)
+            chat = prepared.kind is RequestKind.CHAT
+            span.set_attribute(NAMES["gen_response_id"], reply_id(arrival.headers.request_id, chat=chat))
             span.set_attribute(NAMES["gen_output_tokens"], ending.output_tokens)
         span.set_attribute(NAMES["gen_cached_tokens"], ending.cached_tokens)
         span.set_attribute(NAMES["preemptions"], timeline.preemptions)
