@@ -224,8 +224,8 @@ class Simulation:
                 for other in stay:
                     assert other.protected or self.yields_first(other) < self.yields_first(victim), "the wrong victim"
 
-    def yields_first(self, watched: Watched) -> tuple[bool, PriorityClass, int, int]:
-        return not self.strict(watched), watched.case.priority, -watched.computed, watched.order
+    def yields_first(self, watched: Watched) -> tuple[bool, PriorityClass, int, int, int]:
+        return not self.strict(watched), watched.case.priority, -watched.preemptions, -watched.computed, watched.order
 
     def preempt(self, row: int) -> None:
         watched = self.watched[row]

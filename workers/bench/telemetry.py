@@ -119,7 +119,7 @@ class _Telemetry:
         met = self._slos.record(arrival, publication.ending, now)
         self._requests.settled(Settled(terminal, Fate.DELIVERED, now, now), met)
         sent = ReplySent("replies", now, now, 2, transactional=True)
-        self._tracer.record(arrival, publication.prepared, publication.ending, sent, "bench", met)
+        self._tracer.record(arrival, publication.prepared, publication.ending, sent, met)
 
 
 def measured_run(
