@@ -13,7 +13,7 @@ An order may end thousands of requests at once. Their errors are made a few at a
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from topics.requeue import moved_record
 from topics.stage_times import StageTimes
 from workers.answers.answer_logprobs import AnswerLogprobs
 from workers.answers.detokenizer import Detokenizer
+from workers.answers.growing_replies import GrowingReplies
 from workers.answers.growing_reply import GrowingReply
 from workers.answers.reply_body import ReplyBody, error_body
 from workers.answers.reply_contexts import ReplyContexts
@@ -86,12 +87,10 @@ class Egress:
         self._max_tokens = config.delta_max_tokens
         self._revoked: dict[tuple[str, int], int] = {}
         """The last epoch of each partition that is gone or was gone."""
-        self._replies: dict[RecordId, GrowingReply] = {}
+        self._replies = GrowingReplies(outbox.release)
         self._ended_in_bulk: deque[Publication] = deque()
         """To be answered after what else there is. Bounded as the outbox is: their bytes count there."""
         self._news = asyncio.Event()
-        self._fewer = asyncio.Event()
-        """A reply has left `_replies`."""
         self._closing = False
 
     def notify(self) -> None:
@@ -135,32 +134,26 @@ class Egress:
         """The partition is taken away. What the engine says of its requests counts for as long as they are carried. Of
         which requests it counts no more, for they have several sequences."""
         self._revoked[topic, partition] = epoch
-        of_it = [place for place in self._replies if (place.topic, place.partition) == (topic, partition)]
-        return [place for place in of_it if any(_cut(each.prepared) for each in self._replies[place].streams.values())]
+        return [
+            reply.arrival.id
+            for reply in self._replies.of(topic, partition)
+            if any(_cut(stream.prepared) for stream in reply.streams.values())
+        ]
 
     def drop(self, records: Iterable[RecordId]) -> None:
-        """They are another worker's now, or are run again: forget their streams. One that was dropped must not begin
-        again in the middle: its final would lack the text before."""
-        for record in records:
-            reply = self._replies.pop(record, None)
-            if reply is not None:
-                self._outbox.release(reply.ended_bytes)
-                reply.ended_bytes = 0
-        self._fewer.set()
+        """They are another worker's now, or are run again."""
+        self._replies.drop(records)
 
     async def wait_told(self, partitions: Collection[PartitionEpoch]) -> None:
         """Return when of these partitions none is in the middle of its answer."""
-        places = {(partition.topic, partition.partition) for partition in partitions}
-        while any((record.topic, record.partition) in places for record in self._replies):
-            self._fewer.clear()
-            await self._fewer.wait()
+        await self._replies.wait_told(partitions)
 
     # --- deltas ---------------------------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
         if self._ended_in_bulk:
             return await asyncio.sleep(0)
-        dues = (stream.due_s(self._interval_s, self._max_tokens) for _, stream in self._streams())
+        dues = (stream.due_s(self._interval_s, self._max_tokens) for _, stream in self._replies.streams())
         soonest_s = min((due_s for due_s in dues if due_s is not None), default=None)
         try:
             async with asyncio.timeout(None if soonest_s is None else max(0.0, soonest_s - time.monotonic())):
@@ -171,7 +164,7 @@ class Egress:
 
     async def _send_due(self) -> None:
         now_s = time.monotonic()
-        for reply, stream in self._streams():
+        for reply, stream in self._replies.streams():
             due_s = stream.due_s(self._interval_s, self._max_tokens)
             if due_s is not None and due_s <= now_s:
                 # Without room the texts grow together, and all are sent when there is some.
@@ -192,7 +185,8 @@ class Egress:
         reply, stream = self._replies.get(arrival.id), None
         if prepared is not None:
             if reply is None:
-                reply = self._replies[arrival.id] = self._new_reply(arrival, prepared)
+                reply = self._new_reply(arrival, prepared)
+                self._replies.add(reply)
             stream = reply.streams.get(prepared.sequence)
             if stream is None:
                 stream = reply.streams[prepared.sequence] = self._new_stream(arrival, prepared)
@@ -209,13 +203,6 @@ class Egress:
             assert reply is not None, f"{arrival.id} ended well without having been staged"
             assert stream is not None, f"{arrival.id} ended well without having been staged"
             await self._finish(publication, reply, stream, publication.ending)
-
-    def _forget(self, record: RecordId) -> None:
-        self._replies.pop(record, None)
-        self._fewer.set()
-
-    def _streams(self) -> Iterator[tuple[GrowingReply, ReplyStream]]:
-        return ((reply, stream) for reply in self._replies.values() for stream in reply.streams.values())
 
     def _new_reply(self, arrival: Arrival, prepared: PreparedRequest) -> GrowingReply:
         body = ReplyBody(arrival.headers.request_id, prepared, self._token_bytes)
@@ -261,7 +248,7 @@ class Egress:
         if reply is None:
             context = self._contexts.of(arrival)
         else:
-            self._forget(arrival.id)
+            self._replies.forget(arrival.id)
             context, told = reply.context, reply.last_acknowledgement
             publication.bytes += reply.ended_bytes
         self._put(publication, context.error(error_body(ending.error), self._stages(arrival, ending)), told)
@@ -280,7 +267,7 @@ class Egress:
         if not reply.end(stream.prepared, answer, ending):
             reply.ended_bytes += publication.bytes
             return
-        self._forget(publication.arrival.id)
+        self._replies.forget(publication.arrival.id)
         publication.bytes += reply.ended_bytes
         publication.ending = whole = reply.ending()
         tokens = {
@@ -298,7 +285,7 @@ class Egress:
     async def _move(self, publication: Publication, moved: Moved) -> None:
         """It waits in another class from now on, and is answered from there."""
         arrival, told = publication.arrival, None
-        self._forget(arrival.id)
+        self._replies.forget(arrival.id)
         context = self._contexts.of(arrival)
         if context.attempt > 1:
             # The attempts before may have begun its stream, and nobody there knows of them.
