@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topics import aiokafka_fencing, transactional_replies
-from topics.record import InboundRecord
 from topics.replies import OutboundRecord, ReplyContext
 from workers import computing
 from workers.answers import egress
@@ -108,10 +107,11 @@ def install(hook: Hook, model: Any) -> Any:
 def _visit_before_payloads_come(hook: Hook) -> None:
     came = payload_source.PayloadSource._came
 
-    def coming(source: Any, record: InboundRecord) -> bool:
+    def coming(*arguments: Any, **options: Any) -> bool:
+        source, record = arguments
         if (record.id.partition, record.id.offset) in source._round:
             hook.visit()
-        return came(source, record)
+        return came(*arguments, **options)
 
     payload_source.PayloadSource._came = coming  # type: ignore[method-assign]
 
