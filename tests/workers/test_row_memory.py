@@ -20,7 +20,7 @@ from workers.configuration.scheduling_config import SchedulingConfig
 from workers.engine.assembly import assemble, engine_inbox
 from workers.engine.outbox import Outbox
 from workers.intake.ingress import Ingress
-from workers.intake.payloads import Payloads
+from workers.intake.payloads import Payloads, Sender
 from workers.intake.request import Arrival
 
 ROWS = 4_000
@@ -38,6 +38,10 @@ def record(number: int) -> InboundRecord:
     )
     pairs = tuple((name.encode().decode(), bytes(bytearray(value))) for name, value in headers.encode())
     return InboundRecord(RecordId("inference.p1", 0, number), number, b"key", bytes(bytearray(BODY)), pairs)
+
+
+def sender_of(_record: InboundRecord) -> Sender:
+    raise AssertionError("nothing is read again")
 
 
 def test_a_waiting_request_takes_about_a_kilobyte_beside_its_payload() -> None:
@@ -61,7 +65,7 @@ def test_a_waiting_request_takes_about_a_kilobyte_beside_its_payload() -> None:
         clock=rig.clock,
         cpu_clock=rig.clock,
     )
-    payloads = Payloads(1)
+    payloads = Payloads(1, sender_of)
 
     def accept(arrival: Arrival, came: InboundRecord) -> None:
         payloads.keep(arrival, came)

@@ -69,7 +69,7 @@ class Departures:
             group = self._groups.of(row)
             self.ended += group is None or (len(group.rows) == 1 and not group.short)
             if embedding is None:
-                self._observe_length(row, output)
+                self._observe_length(row, arrival, output)
         else:
             self.failed += isinstance(reason, RequestError)
             self._end_siblings(row, now)
@@ -80,9 +80,9 @@ class Departures:
         self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost, embedding))
         self._forget(row)
 
-    def _observe_length(self, row: int, output_tokens: int) -> None:
+    def _observe_length(self, row: int, arrival: Arrival, output_tokens: int) -> None:
         """Of an answer that came to its end."""
-        arrival, request = self._requests.arrival(row), self._requests.staged(row)
+        request = self._requests.staged(row)
         predicted = self._index.output_tokens[row] + (0 if request is None else request.told_tokens)
         self._lengths.observe(arrival.origin_class, arrival.tenant, predicted, output_tokens)
 
@@ -144,7 +144,7 @@ class Departures:
             self._forget(other)
 
     def _forget(self, row: int) -> None:
-        self._cancelling.left(row, self._requests.arrival(row))
+        self._cancelling.left(row, self._requests.request_id(row))
         self._groups.leave(row)
         self._requests.forget(row)
         self._index.release(row)

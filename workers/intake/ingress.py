@@ -20,7 +20,7 @@ from topics.headers import REPLY_TOPIC, REQUEUED, TIER, ReplyAddress, RequestHea
 from topics.record import InboundRecord
 from topics.validation import asked_sequences, request_kind
 from workers.configuration.config import IngressConfig
-from workers.intake.payloads import record_size
+from workers.intake.payloads import Sender, record_size
 from workers.intake.request import Arrival
 
 __all__ = ["Ingress", "IngressStatistics", "Refusal"]
@@ -107,6 +107,18 @@ class Ingress:
         self._refused[code] = self._refused.get(code, 0) + 1
         self._refuse(Refusal(record, epoch, origin, self._salvaged_address(record), error))
 
+    def sender_of(self, record: InboundRecord) -> Sender:
+        """Of a record that was read again: what its arrival said. Never raises: the log may have another one there."""
+        try:
+            headers = RequestHeaders.decode(record)
+        except RequestError:
+            return Sender(_ANONYMOUS, "")
+        return self._sender(headers, record)
+
+    def _sender(self, headers: RequestHeaders, record: InboundRecord) -> Sender:
+        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        return Sender(tenant, headers.flow_of(record.key) or "")
+
     def statistics(self) -> IngressStatistics:
         return IngressStatistics(self._accepted, dict(self._refused))
 
@@ -118,7 +130,7 @@ class Ingress:
         if record.size_bytes > self._config.max_record_bytes:
             raise RequestError.body_too_large(record.size_bytes, self._config.max_record_bytes)
         headers = RequestHeaders.decode(record)
-        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        tenant, flow = self._sender(headers, record)
         if headers.reply_topic is not None and not self._allowed(headers.reply_topic, tenant):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
         sent_ms = headers.sent_ms(record.timestamp_ms)
@@ -142,7 +154,7 @@ class Ingress:
             origin_class=origin,
             service_class=self._service_class(origin, headers, body, record),
             tenant=tenant,
-            flow=headers.flow_of(record.key) or "",
+            flow=flow,
             arrived_s=now_s,
             ttft_deadline_s=None if slo_s is None else now_s + slo_s,
             hard_deadline_s=hard_deadline_s,
