@@ -249,6 +249,10 @@ class Engine:
             speculation=self._execution.speculation_statistics(),
         )
 
+    def check_integrity(self) -> None:
+        """Assert that the table of requests adds up; the parts that the engine was given have their own."""
+        self._requests.check_integrity()
+
     # --- messages -------------------------------------------------------------------------------------------------
 
     def _handle(self, message: EngineMessage, now: float) -> None:

@@ -179,6 +179,21 @@ class RequestTable:
             rows.extend(islice(self._chain.rows(self._lists[assignment]), most - len(rows)))
         return rows
 
+    def check_integrity(self) -> None:
+        """Assert that every row is in its assignment's list, or an orphan or was one. Linear in the rows."""
+        self._arrivals.check_integrity()
+        apart = {*self._orphans.values(), *self._unwanted}
+        listed: set[int] = set()
+        for assignment, rows in self._lists.items():
+            self._chain.check_integrity(rows)
+            assert rows.count, f"an empty list is kept of {assignment}"
+            for row in self._chain.rows(rows):
+                assert self._arrivals.assignment(row) == assignment, f"row {row} is listed under {assignment}"
+                listed.add(row)
+        assert self._gone.keys() <= self._lists.keys(), "an assignment is over, and nothing of it is to be dropped"
+        assert not apart & listed, "a row is listed and an orphan"
+        assert apart | listed == {row for row in range(self.end) if self.knows(row)}, "rows don't add up"
+
     # --- whose rows -----------------------------------------------------------------------------------------------
 
     def _listed(self, row: int, assignment: PartitionEpoch) -> bool:
