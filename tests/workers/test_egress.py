@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -25,8 +27,9 @@ from workers.answers.usage import UsageWriter
 from workers.configuration.config import EgressConfig
 from workers.engine.outbox import Outbox
 from workers.engine.timeline import Timeline
+from workers.intake.embedding import EmbeddingForm
 from workers.intake.payload_source import Missing
-from workers.intake.prompt import PreparedRequest
+from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.intake.sampling import TokenLogprobs
 from workers.intake.staging import StageJob
@@ -551,3 +554,35 @@ async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends
     await asyncio.wait_for(running, 5)
     assert [terminal.record for terminal in scene.writer.terminals] == [each.id for each in ended]
     assert all(terminal.in_bulk for terminal in scene.writer.terminals)
+
+
+class Watched(np.ndarray):  # type: ignore[type-arg]  # any dtype
+    """A hidden state that counts how many of its kind were read."""
+
+    read = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        Watched.read += 1
+        return np.asarray(self)[key]
+
+
+async def test_between_the_vectors_of_one_reply_others_get_their_turn() -> None:
+    vectors, scene = 40, Scene()
+    arrival, prepared = scene.request("many")
+    form = EmbeddingForm(8, base64=False)
+    for number in range(vectors):
+        one = replace(prepared, kind=RequestKind.EMBEDDING, embedding=form, sequence=number, sequences=vectors)
+        state = np.full(16, 1 + number, dtype=np.float32).view(Watched)
+        scene.outbox.ended(arrival, one, replace(end(0), reason=FinishReason.STOP, embedding=state))
+    running = asyncio.create_task(scene.egress.run())
+    scene.egress.notify()
+    seen = [Watched.read]
+    while not scene.writer.terminals:
+        await asyncio.sleep(0)
+        seen.append(Watched.read)
+    scene.egress.close()
+    await asyncio.wait_for(running, 5)
+    assert seen[-1] - seen[0] == vectors
+    assert max(after - before for before, after in pairwise(seen)) == 1, "several were written in one turn"
+    (terminal,) = scene.writer.terminals
+    assert [item["index"] for item in orjson.loads(terminal.reply.value or b"")["data"]] == list(range(vectors))

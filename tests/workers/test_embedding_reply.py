@@ -17,7 +17,7 @@ from topics.embeddings import EmbeddingList, vectors_of
 from topics.errors import RequestError
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
-from workers.answers.embedding_reply import unit_vector
+from workers.answers.embedding_reply import embedding_item, unit_vector
 from workers.answers.reply_body import AnsweredChoice, ReplyBody
 from workers.intake.embedding import EmbeddingForm
 from workers.intake.prompt import PreparedRequest, PromptBuilder, RequestKind
@@ -93,7 +93,8 @@ def hidden_states(count: int, size: int = SIZE) -> list[Embedding]:
 
 def reply(form: EmbeddingForm, states: list[Embedding]) -> bytes:
     prepared = replace(build(builder()), embedding=form)
-    answers = [AnsweredChoice("", FinishReason.STOP, index, embedding=state) for index, state in enumerate(states)]
+    items = [embedding_item(index, state, form) for index, state in enumerate(states)]
+    answers = [AnsweredChoice("", FinishReason.STOP, index, embedding=item) for index, item in enumerate(items)]
     return ReplyBody("r1", prepared, token_bytes).final(answers, prompt_tokens=9, output_tokens=0)
 
 

@@ -9,6 +9,7 @@ run that was cancelled.
 import logging
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import orjson
@@ -23,7 +24,7 @@ from topics.jobs.reply import Fate, RowReply, RowUsage, unanswered_line
 from topics.jobs.row_ids import RowId
 from topics.jobs.row_set import RowSet
 from topics.jobs.state import Standing, standing_of_tally
-from topics.jobs.tally import JobTally
+from topics.jobs.tally import JobTally, Taken
 
 __all__ = ["JobCollection"]
 
@@ -50,6 +51,7 @@ class JobCollection:
         self._journal = journal
         self._custom_ids: dict[int, str] = {}
         self._place_of = array("q", [_NOWHERE]) * self.total
+        """Of a row's reply in the journal, whether or not it decides the row."""
         self._dirty = False
         if journal is not None:
             for place, head, payload in journal.recover():
@@ -61,7 +63,8 @@ class JobCollection:
             if run.run > self.tally.last_run:
                 self.tally.begin(run)
                 for row in self.tally.in_fate(Fate.PENDING):
-                    self._place_of[row] = _NOWHERE
+                    if not self.tally.is_held(row):
+                        self._place_of[row] = _NOWHERE
 
     def passed(self, offset: int) -> None:
         """All records before `offset` were looked at: those that are this job's have been taken."""
@@ -87,7 +90,9 @@ class JobCollection:
                 )
                 return False
         reply = RowReply.of(headers, record.value)
-        if reply is None or reply.id.job_id != self.job_id or not self.tally.take(reply, record.timestamp):
+        if reply is None or reply.id.job_id != self.job_id:
+            return False
+        if self.tally.take(reply, record.offset, record.timestamp) is Taken.NOTHING:
             return False
         if self._journal is not None:
             echoed = (headers.get(CUSTOM_ID) or b"").decode(errors="replace")
@@ -138,10 +143,14 @@ class JobCollection:
             run, unsent = orjson.loads(payload)
             self.tally.cancel(run, RowSet.decode(self.total, unsent), head[2])
             return
-        _, _, written_ms, run, row, fate, usage, model = head
+        _, offset, written_ms, run, row, fate, usage, model = head
         reply = RowReply(RowId(self.job_id, run, row), Fate(fate), None, None, RowUsage(*usage), model)
-        if self.tally.take(reply, written_ms):
+        if self.tally.take(reply, offset, written_ms) is not Taken.NOTHING:
             self._place_of[row] = place
+
+    def settle(self, now_ms: int) -> None:
+        """Everything that was written by `now_ms` has been taken: rows whose window has closed have their fate."""
+        self.tally.settle(self.next_offset, now_ms)
 
     def sync(self) -> None:
         """Make durable what was taken (blocks)."""
@@ -178,7 +187,7 @@ class JobCollection:
         assert self._journal is not None
         rows = [row for row in range(self.total) if self.tally.fate_of(row) is not Fate.PENDING]
         if not in_order:
-            rows.sort(key=lambda row: (self._answered(row) is None, self._place_of[row]))
+            rows.sort(key=lambda row: inf if (place := self._answered(row)) is None else place)
         for row in rows:
             place, fate = self._answered(row), self.tally.fate_of(row)
             if place is not None:
@@ -191,4 +200,4 @@ class JobCollection:
     def _answered(self, row: int) -> int | None:
         """The place of the reply that decided the row; None if none did."""
         place = self._place_of[row]
-        return None if place == _NOWHERE else place
+        return None if place == _NOWHERE or self.tally.is_held(row) else place

@@ -91,7 +91,7 @@ class ReplyFollower:
                 await asyncio.to_thread(self._sync)
         self._passed(end)
         for collection in self._collections.values():
-            collection.tally.settle(end.at_ms)
+            collection.settle(end.at_ms)
 
     def _take(self, records: Iterable[LoggedRecord], end: RepliesEnd) -> None:
         owners = {job_id.encode(): collection for job_id, collection in self._collections.items()}

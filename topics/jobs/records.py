@@ -90,6 +90,9 @@ class JobRun(WireModel):
     """Partition of the request topic → no row from `sent_rows` on stands before this offset."""
     sent_rows: int = 0
     """Every row of the run below it is on the broker."""
+    answers_before: int = 0
+    """Answers to earlier runs that stand before this offset of the job's replies count, however late they came: `rows`
+    leaves those rows out."""
     sent_at_ms: int | None = None
     """When the sending was over: the last row was there, or a cancel had ended it. None while some are missing."""
 

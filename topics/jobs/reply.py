@@ -64,6 +64,11 @@ class RowReply(NamedTuple):
     usage: RowUsage
     model: str | None
 
+    @property
+    def is_answer(self) -> bool:
+        """Be it an error; not that the row was never run."""
+        return self.fate is Fate.COMPLETED or self.fate is Fate.FAILED
+
     @classmethod
     def of(cls, headers: Mapping[str, bytes | None], value: bytes | None) -> "RowReply | None":
         """None: no terminal reply, or none to a row of a job."""

@@ -232,8 +232,13 @@ class Submission:
         records = chain(manifest_records(topic, order, checked.custom_ids), refusals)
         await write_records(self._settings, "announce", records)
 
-    async def begin(self, job: Job, kind: RunKind, rows: RowSet | None, completion_window_s: int) -> JobRun:
-        """Write the job's next run, of which nothing is sent yet."""
+    async def begin(
+        self, job: Job, kind: RunKind, rows: RowSet | None, completion_window_s: int, *, answers_before: int = 0
+    ) -> JobRun:
+        """Write the job's next run, of which nothing is sent yet.
+
+        `rows`: None is all. `answers_before`: see `JobRun`.
+        """
         topic, begun_ms = self._catalogue.requests(job.order.priority), now_ms()
         run = JobRun(
             job_id=job.order.job_id,
@@ -244,6 +249,7 @@ class Submission:
             rows=None if rows is None else rows.encode(),
             submitter=self._submitter,
             request_offsets=await end_offsets(self._settings, topic, range(self._board.request_partitions[topic])),
+            answers_before=answers_before,
         )
         await self._board.write(run)
         return run

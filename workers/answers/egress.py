@@ -121,7 +121,7 @@ class Egress:
                 self._ended_in_bulk.append(publication)
             else:
                 await self._publish(publication)
-            if number % _PUBLICATIONS_A_TURN == 0:
+            if number % _PUBLICATIONS_A_TURN == 0 or publication.has_vector:
                 # Heartbeats and records must get their turn.
                 await asyncio.sleep(0)
 

@@ -20,7 +20,6 @@ from workers.answers.answer_logprobs import ShownToken, chat_logprobs, completio
 from workers.answers.embedding_reply import embedding_reply
 from workers.intake.prompt import PreparedRequest, RequestKind
 from workers.intake.request import FinishReason
-from workers.runners.runner import Embedding
 
 __all__ = ["AnsweredChoice", "MadeCall", "ReplyBody", "error_body"]
 
@@ -49,8 +48,8 @@ class AnsweredChoice:
     calls: Sequence[MadeCall] = ()
     logprobs: Sequence[ShownToken] | None = None
     """None where they were not asked for."""
-    embedding: Embedding | None = None
-    """Instead of a text."""
+    embedding: bytes | None = None
+    """Instead of a text: its item of the reply's `data`, as it is written."""
 
 
 class ReplyBody:
@@ -61,7 +60,7 @@ class ReplyBody:
         self._token_bytes = token_bytes
         self._chat = prepared.kind is RequestKind.CHAT
         self._include_usage = prepared.include_usage
-        self._embedding = prepared.embedding
+        self._embeds = prepared.embedding is not None
         self._final_head: dict[str, Any] = {
             "id": reply_id(request_id, chat=self._chat),
             "object": "chat.completion" if self._chat else "text_completion",
@@ -108,9 +107,9 @@ class ReplyBody:
     ) -> bytes:
         """The whole reply, choices in the order of their index. `cached_tokens`: the part of the prompts whose KV was
         already there."""
-        if self._embedding is not None:
-            vectors = [choice.embedding for choice in choices if choice.embedding is not None]
-            return embedding_reply(self._final_head["model"], self._embedding, vectors, prompt_tokens)
+        if self._embeds:
+            items = [choice.embedding for choice in choices if choice.embedding is not None]
+            return embedding_reply(self._final_head["model"], items, prompt_tokens)
         usage = _usage(prompt_tokens, output_tokens, cached_tokens)
         return dumps({**self._final_head, "choices": [self._choice(choice) for choice in choices], "usage": usage})
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from workers.answers.answer_logprobs import AnswerLogprobs, ShownToken
 from workers.answers.detokenizer import Detokenizer
+from workers.answers.embedding_reply import embedding_item
 from workers.answers.reply_body import AnsweredChoice, MadeCall
 from workers.intake.prompt import PreparedRequest
 from workers.intake.request import FinishReason
@@ -118,8 +119,11 @@ class ReplyStream:
         """The whole of it, when it is finished. `embedding`: what there is instead of a text."""
         if reason is FinishReason.STOP and self._calls:
             reason = FinishReason.TOOL_CALLS
-        sequence, calls = self.prepared.sequence, tuple(self._calls)
-        return AnsweredChoice(self.text, reason, sequence, calls, self.logprobs, embedding)
+        sequence, calls, item = self.prepared.sequence, tuple(self._calls), None
+        if embedding is not None:
+            assert self.prepared.embedding is not None, "nobody asked for it"
+            item = embedding_item(sequence, embedding, self.prepared.embedding)
+        return AnsweredChoice(self.text, reason, sequence, calls, self.logprobs, item)
 
     def due_s(self, interval_s: float, max_tokens: int) -> float | None:
         """When the next delta should go, 0 for at once; None while there is no text to send.

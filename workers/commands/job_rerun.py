@@ -1,6 +1,6 @@
 """Running some rows of an ended job again: what `resume` and `retry` share.
 
-Knows which rows each of them means. Not a command itself.
+Does not know which rows each of them means (`topics.jobs.rerunning`). Not a command itself.
 
 The rows' bodies are not kept in Kafka for ever, so the input is read again; it must be the same.
 """
@@ -12,11 +12,9 @@ import time
 from rich.console import Console
 
 from topics.jobs.board import Job
-from topics.jobs.collection import JobCollection
-from topics.jobs.follower import ReplyFollower
 from topics.jobs.input_file import InputFile, open_input
 from topics.jobs.records import RunKind
-from topics.jobs.reply import Fate
+from topics.jobs.rerunning import RowsAgain, rows_again
 from topics.jobs.row_set import RowSet
 from workers.cli import UsageError
 from workers.commands.connection import add_kafka_arguments
@@ -33,11 +31,6 @@ from workers.commands.job_sending import (
 )
 
 __all__ = ["add_rerun_arguments", "rerun"]
-
-_FATES: dict[RunKind, tuple[Fate, ...]] = {
-    "resume": (Fate.EXPIRED, Fate.CANCELLED),
-    "retry": (Fate.FAILED,),
-}
 
 
 def add_rerun_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +52,14 @@ def rerun(arguments: argparse.Namespace, kind: RunKind) -> int:
 async def _rerun(arguments: argparse.Namespace, kind: RunKind, console: Console) -> int:
     async with job_desk(arguments, kind) as desk:
         job = known_job(desk.board, arguments.job)
-        rows = None if _broke_off(job, kind) else await _rows_in(desk, job, kind)
+        again = None if _broke_off(job, kind) else await rows_again(desk.settings, desk.catalogue, job, kind)
         location = arguments.input or job.order.input_name
         if location == "-" and arguments.input is None:
             raise UsageError(f"{arguments.job} was read from standard input: give its input again with --input")
         with open_input(location, row_template(arguments)) as file:
             if file.fingerprint != job.order.input_fingerprint:
                 raise UsageError(f"{location} is not the input of {arguments.job} (any more): give it with --input")
-            job = await _send(arguments, desk, job, kind, rows, file, console)
+            job = await _send(arguments, desk, job, kind, again, file, console)
         if arguments.wait:
             return await wait_and_tell(arguments, desk, job, console)
         return 1 if job.cancelled else 0
@@ -82,45 +75,31 @@ def _broke_off(job: Job, kind: RunKind) -> bool:
     return run.sent_at_ms is None
 
 
-async def _rows_in(desk: JobDesk, job: Job, kind: RunKind) -> list[int]:
-    """The rows to run again. Raises `UsageError` where there are none, or the job hasn't ended."""
-    async with ReplyFollower(desk.settings, desk.catalogue, job.order.reply_partition) as follower:
-        collection = JobCollection(job, None)
-        follower.add(collection)
-        await follower.update(await follower.end())
-    standing = collection.standing()
-    if standing.pending:
-        raise UsageError(f"{standing.pending:,} rows of {job.order.job_id} are still to come: wait until it has ended")
-    rows = collection.tally.in_fate(*_FATES[kind])
-    if not rows:
-        raise UsageError(
-            f"{job.order.job_id} has nothing to {kind}: {standing.completed:,} done, {standing.failed:,} failed, "
-            f"{standing.expired:,} expired, {standing.cancelled:,} cancelled"
-        )
-    return rows
-
-
 async def _send(
     arguments: argparse.Namespace,
     desk: JobDesk,
     job: Job,
     kind: RunKind,
-    rows: list[int] | None,
+    again: RowsAgain | None,
     file: InputFile,
     console: Console,
 ) -> Job:
     begun_s = time.monotonic()
     async with submitting(desk, console) as (submission, bars):
-        if rows is not None:
+        if again is not None:
             checked = await checked_input(file, bars)
             submission.know(checked)
             # Rows that were refused at submission can't be sent this time either.
-            again = RowSet(checked.rows, (row for row in rows if row in checked.good))
-            if not len(again):
-                raise UsageError(f"the {len(rows):,} failed rows of {job.order.job_id} are invalid: correct the input")
+            rows = RowSet(checked.rows, (row for row in again.rows if row in checked.good))
+            if again.rows and not len(rows):
+                raise UsageError(
+                    f"the {len(again.rows):,} failed rows of {job.order.job_id} are invalid: correct the input"
+                )
             window_s = arguments.completion_window or job.order.completion_window_s
-            await submission.begin(job, kind, again, window_s)
+            await submission.begin(job, kind, rows, window_s, answers_before=again.answers_before)
         sent = await send_rows(submission, desk.board.jobs[job.order.job_id], file, bars)
     job = desk.board.jobs[job.order.job_id]
+    if again is not None and again.late_answers:
+        console.print(f"{job.order.job_id}: {again.late_answers:,} answers that came after its window count now")
     tell_sent(job, sent, time.monotonic() - begun_s, console)
     return job

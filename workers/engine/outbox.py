@@ -36,6 +36,11 @@ class Publication:
     ending: Ending | None = None
     bytes: int = 0
 
+    @property
+    def has_vector(self) -> bool:
+        """It ends with an embedding, which takes as long to be written as many words."""
+        return self.ending is not None and self.ending.embedding is not None
+
 
 class Outbox:
     """One writer (the engine thread), one reader (the event loop)."""

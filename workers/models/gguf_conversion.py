@@ -34,7 +34,7 @@ from workers.models.cache_folder import cache_folder
 from workers.runners.errors import ModelNotFound, UnsupportedModel, first_line
 from workers.runners.transformers_quiet import quiet_transformers
 
-__all__ = ["content_fingerprint", "convert_gguf"]
+__all__ = ["content_fingerprint", "convert_gguf", "is_converted"]
 
 _FORMAT = b"headrace converted model 1"
 """Part of the fingerprint: change it when what is written changes."""
@@ -53,7 +53,7 @@ def convert_gguf(file: Path, on_progress: OnProgress) -> Path:
     """
     quiet_transformers()
     name = re.sub(r"[^\w.-]+", "-", file.stem)
-    target = cache_folder() / "models" / f"{name}-{content_fingerprint(file)}"
+    target = _converted() / f"{name}-{content_fingerprint(file)}"
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,6 +72,11 @@ def convert_gguf(file: Path, on_progress: OnProgress) -> Path:
     return target
 
 
+def is_converted(folder: Path) -> bool:
+    """Whether `convert_gguf` wrote this folder: all of it, with the version of transformers that it names."""
+    return folder.parent == _converted()
+
+
 def content_fingerprint(file: Path) -> str:
     """16 hexadecimal digits of a file's content: its size, its first 16 MiB, and one MiB in each 32 after that.
 
@@ -86,6 +91,10 @@ def content_fingerprint(file: Path) -> str:
             stream.seek(start_mib * _MIB)
             digest.update(stream.read(_MIB))
     return digest.hexdigest()
+
+
+def _converted() -> Path:
+    return cache_folder() / "models"
 
 
 @contextmanager

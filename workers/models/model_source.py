@@ -26,10 +26,11 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     StrictDataclassError,
 )
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from workers.models.gguf_conversion import convert_gguf
+from workers.models.model_config import read_config
 from workers.models.pooling import embedding_size
 from workers.runners.errors import ModelNotFound, UnsupportedModel, first_line
 from workers.runners.runner import ModelLimits
@@ -121,7 +122,8 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
     """The model's tokenizer with its chat template. Touches no tensor. Raises `ModelNotFound`."""
     quiet_transformers()
     try:
-        return AutoTokenizer.from_pretrained(str(files.folder), local_files_only=True)
+        config = read_config(files.folder)
+        return AutoTokenizer.from_pretrained(str(files.folder), config=config, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelNotFound(
             f"no tokenizer could be read in {files.folder} ({first_line(error)}): the folder needs tokenizer.json "
@@ -208,7 +210,7 @@ def _check_weights(folder: Path) -> None:
 def _read_limits(folder: Path) -> ModelLimits:
     """From the configuration files: a tokenizer's own `model_max_length` is often a placeholder of 1e30."""
     try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True).get_text_config(decoder=True)
+        config: Any = read_config(folder).get_text_config(decoder=True)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise UnsupportedModel(
             f"{folder / 'config.json'} can't be read by transformers ({first_line(error)}): use another model"

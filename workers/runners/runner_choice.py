@@ -9,13 +9,14 @@ from collections.abc import Callable
 import torch
 
 from workers.models.devices import Placement, computes_bf16
+from workers.models.model_config import read_config
 from workers.models.model_source import ModelFiles
 from workers.runners.attention.backend import AttentionKind
 from workers.runners.attention.cpu import CpuAttentionKind
 from workers.runners.attention.flash import FlashAttentionKind, flash_for
 from workers.runners.attention.reference import ReferenceAttention
 from workers.runners.decoder.family import DecoderShape, describe
-from workers.runners.decoder.runner import DecoderRunner, read_config
+from workers.runners.decoder.runner import DecoderRunner
 from workers.runners.native.build import NoLibrary
 from workers.runners.native.library import NativeLibrary, load_library
 from workers.runners.paged_runner import PagedRunner
@@ -53,7 +54,7 @@ def load_runner(
         return parallel
     library = _kernels(placement, on_progress)
     flash = _flash(placement, on_progress)
-    shape = describe(read_config(files))
+    shape = describe(read_config(files.folder))
     runner: PagedRunner
     if isinstance(shape, DecoderShape):
         runner = DecoderRunner(

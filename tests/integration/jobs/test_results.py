@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import orjson
 import pytest
 
+from benchmarks.batch_format import BATCH, RESULT_LINE, schema_of
 from tests.integration.jobs.conftest import CommandLine, read_lines, write_rows
 from tests.integration.jobs.row_worker import RowWorker
 from topics.jobs.follower import standings
@@ -18,39 +18,11 @@ from workers.commands.job_connection import JobDesk
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-LINE_SCHEMA = {
-    "type": "object",
-    "required": ["id", "custom_id", "response", "error"],
-    "additionalProperties": False,
-    "properties": {
-        "id": {"type": "string"},
-        "custom_id": {"type": "string"},
-        "response": {
-            "type": ["object", "null"],
-            "required": ["status_code", "request_id", "body"],
-            "additionalProperties": False,
-            "properties": {
-                "status_code": {"type": "integer"},
-                "request_id": {"type": "string"},
-                "body": {"type": "object"},
-            },
-        },
-        "error": {
-            "type": ["object", "null"],
-            "required": ["code", "message"],
-            "additionalProperties": False,
-            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
-        },
-    },
-    "oneOf": [{"properties": {"response": {"type": "null"}}}, {"properties": {"error": {"type": "null"}}}],
-}
-"""OpenAI's format of a batch's output and error files."""
-
 
 def check_files(output: Path, errors: Path, names: set[str]) -> tuple[list[Any], list[Any]]:
     """Every name once, all lines in OpenAI's format."""
     done, failed = read_lines(output), read_lines(errors)
-    validator = jsonschema.Draft202012Validator(LINE_SCHEMA)
+    validator = schema_of(RESULT_LINE)
     for line in done + failed:
         validator.validate(line)
     assert sorted(line["custom_id"] for line in done + failed) == sorted(names)
@@ -166,6 +138,7 @@ async def test_a_killed_collector_loses_no_row_and_repeats_none(
     assert process.returncode == 0
     check_files(tmp_path / "results/job/output.jsonl", tmp_path / "results/job/errors.jsonl", names(60))
     batch = orjson.loads((tmp_path / "results/job/batch.json").read_bytes())
+    schema_of(BATCH).validate(batch)
     assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 59)
     assert batch["created_at"] <= batch["in_progress_at"] <= batch["finalizing_at"] <= batch["completed_at"]
     assert (await standing(desk)).output == str(tmp_path / "results/job/output.jsonl")

@@ -5,10 +5,11 @@ import pytest
 from tests.golden.smollm2 import Golden, read_golden
 from tests.workers.native_kernels import kernels_or_skip
 from workers.models.devices import choose_placement
+from workers.models.model_config import read_config
 from workers.models.model_source import ModelFiles, find_model, prepare_model
 from workers.runners.attention.cpu import CpuAttentionKind
 from workers.runners.decoder.family import DecoderShape, describe
-from workers.runners.decoder.runner import DecoderRunner, read_config
+from workers.runners.decoder.runner import DecoderRunner
 from workers.runners.paged_runner import PagedRunner
 from workers.runners.runner_choice import load_runner
 from workers.runners.transformers_runner import TransformersRunner
@@ -49,7 +50,7 @@ def any_runner(request: pytest.FixtureRequest, smollm2_files: ModelFiles) -> Pag
 def mixed_runner(request: pytest.FixtureRequest, smollm2_files: ModelFiles) -> PagedRunner:
     """The other combinations of a forward and an attention."""
     if request.param == "decoder, torch":
-        shape = describe(read_config(smollm2_files))
+        shape = describe(read_config(smollm2_files.folder))
         assert isinstance(shape, DecoderShape)
         return DecoderRunner(smollm2_files, shape, PLACEMENT, library=None, kv_bytes=1 << 30)
     attention = CpuAttentionKind(kernels_or_skip(), PLACEMENT.threads)

@@ -14,9 +14,10 @@ from tests.workers.native_kernels import kernels_or_skip
 from tests.workers.preemption_rig import check_embeddings
 from workers.intake.sampling import GREEDY
 from workers.models.devices import choose_placement
+from workers.models.model_config import read_config
 from workers.models.model_source import ModelFiles
 from workers.runners.decoder.family import DecoderShape, describe
-from workers.runners.decoder.runner import DecoderRunner, read_config
+from workers.runners.decoder.runner import DecoderRunner
 from workers.runners.paged_runner import PagedRunner
 from workers.runners.runner import SequenceInput
 
@@ -56,7 +57,7 @@ def test_an_embedding_is_the_last_hidden_state_of_transformers(
 
 def test_a_crowd_that_is_suspended_is_embedded_all_the_same(smollm2_files: ModelFiles, model: Any) -> None:
     """By the compiled kernels; the first layers of the model, for the whole takes long."""
-    shape = describe(read_config(smollm2_files))
+    shape = describe(read_config(smollm2_files.folder))
     assert isinstance(shape, DecoderShape)
     runner = DecoderRunner(
         smollm2_files,

@@ -40,7 +40,7 @@ def order(rows: int | None = 10, **fields: Any) -> JobOrder:
     )
 
 
-def run(number: int = 1, *, begun_ms: int = 0, rows: RowSet | None = None) -> JobRun:
+def run(number: int = 1, *, begun_ms: int = 0, rows: RowSet | None = None, answers_before: int = 0) -> JobRun:
     return JobRun(
         job_id=JOB,
         run=number,
@@ -50,6 +50,7 @@ def run(number: int = 1, *, begun_ms: int = 0, rows: RowSet | None = None) -> Jo
         rows=None if rows is None else rows.encode(),
         submitter="s",
         request_offsets={},
+        answers_before=answers_before,
     )
 
 

@@ -16,7 +16,7 @@ from topics.jobs.collection import JobCollection
 from topics.jobs.journal import RowJournal
 from topics.jobs.result_files import write_results
 from topics.jobs.row_set import RowSet
-from topics.jobs.tally import SETTLE_MS
+from topics.jobs.tally import LATE_MS, SETTLE_MS
 
 NAMES = [f"row-{row}" for row in range(5)]
 
@@ -29,7 +29,7 @@ def collect(
         collection = JobCollection(ordered, journal)
         for record in records:
             collection.take(record, dict(record.headers))
-        collection.tally.settle(now_ms)
+        collection.settle(now_ms)
         written = write_results(collection, path / "output", path / "errors", in_order=in_order)
     output, errors = (
         [orjson.loads(line) for line in (path / name).read_bytes().splitlines()] for name in ("output", "errors")
@@ -101,11 +101,28 @@ def test_a_resumed_row_that_expires_again_does_not_show_its_first_error(tmp_path
         for record in records:
             collection.take(record, dict(record.headers))
         collection.begin([run(), again])
-        collection.tally.settle(again.expires_at_ms + SETTLE_MS)
+        collection.settle(again.expires_at_ms + SETTLE_MS)
         lines = [orjson.loads(line) for _, line in collection.lines(in_order=True)]
     assert ids(lines) == NAMES
     assert lines[1]["error"]["code"] == "batch_expired"
     assert lines[1]["id"].endswith("~2~1")
+
+
+@pytest.mark.parametrize("begun_anew", [False, True])
+def test_a_late_answer_is_in_the_files_when_the_job_is_resumed(tmp_path: Path, begun_anew: bool) -> None:
+    """Its line is in the journal already when it begins to count; until then the row has expired."""
+    late_ms = WINDOW_MS + LATE_MS + 1
+    records = [manifest(0, NAMES), *(final(1 + row, row) for row in (0, 2, 3))]
+    records.append(final(5, 1, text="late", written_ms=late_ms))
+    resumed = job(5, run(), run(2, begun_ms=200_000, rows=RowSet(5, [4]), answers_before=6))
+    output, errors = collect(tmp_path, job(5), records, now_ms=WINDOW_MS + SETTLE_MS)
+    assert (ids(output), ids(errors)) == (["row-0", "row-2", "row-3"], ["row-1", "row-4"])
+    if begun_anew:
+        (tmp_path / "journal").unlink()
+    records.append(final(6, 4, number=2, written_ms=210_000))
+    output, errors = collect(tmp_path, resumed, records, now_ms=210_000, in_order=True)
+    assert (ids(output), errors) == (NAMES, [])
+    assert output[1]["response"]["body"]["choices"][0]["message"]["content"] == "late"
 
 
 @given(data=st.data())

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from openai.types import Batch
 
+from benchmarks.batch_format import BATCH, schema_of
 from tests.topics.jobs.job_rig import cancelled_job, job, order, run
 from topics.jobs.board import Job
 from topics.jobs.records import JobUsage, OrderProblem
@@ -75,6 +76,11 @@ def test_openais_package_reads_every_state(state: JobState) -> None:
     assert read.status == state.value
     assert read.model_extra in (None, {})
     assert read.to_dict(exclude_unset=True) == batch
+
+
+@pytest.mark.parametrize("state", CASES)
+def test_every_state_is_in_openais_format(state: JobState) -> None:
+    schema_of(BATCH).validate(batch_object(*CASES[state]))
 
 
 def test_times_belong_to_states() -> None:

@@ -11,9 +11,9 @@ other and with transformers.
 from collections.abc import Callable
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
 
 from workers.models.devices import Placement
+from workers.models.model_config import read_config
 from workers.models.model_source import ModelFiles
 from workers.runners.attention.cpu import CpuAttention, CpuAttentionKind, CpuStep
 from workers.runners.attention.flash import FlashAttention, FlashAttentionKind, FlashStep
@@ -31,12 +31,7 @@ from workers.runners.paged_runner import AttentionHeads, PagedRunner, serving_at
 from workers.runners.position_limits import refuse_batch_dependent_positions
 from workers.runners.step_memory import PoolProfile
 
-__all__ = ["DecoderRunner", "read_config"]
-
-
-def read_config(files: ModelFiles) -> PreTrainedConfig:
-    config: PreTrainedConfig = AutoConfig.from_pretrained(str(files.folder), local_files_only=True)
-    return config
+__all__ = ["DecoderRunner"]
 
 
 class DecoderRunner(PagedRunner):
@@ -62,7 +57,7 @@ class DecoderRunner(PagedRunner):
         """
         on_progress(f"Loading {files.name} on {placement}")
         limits = files.limits.at_most(max_context_tokens)
-        config = read_config(files)
+        config = read_config(files.folder)
         refuse_batch_dependent_positions(config, limits.context_tokens)
         heads = AttentionHeads(shape.layers, shape.heads, shape.kv_heads, shape.head_dim)
         native = None if library is None else CpuAttentionKind(library, placement.threads)
