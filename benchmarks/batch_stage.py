@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,6 +35,8 @@ __all__ = ["JOB", "Command", "Stage"]
 JOB = "job"
 _MAIN = "import sys; from workers.cli import main; sys.exit(main())"
 _LOOK_S = 0.5
+_NOTES_S = 2.0
+"""Far below what a topic's segments are kept for before they are compacted."""
 _BAR = re.compile(r"answered\s.*?([\d,]+)/([\d,]+)[^\r\n]*")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -106,7 +109,10 @@ class Stage:
         self._commands: list[Command] = []
         self._notes: list[tuple[int, int, int]] = []
         """Of `inference.progress`: partition and offset of a request that is run, and when that was written."""
+        self._progress: list[PartitionReader] = []
+        self._taking = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
+        self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._broker.start)
@@ -115,8 +121,11 @@ class Stage:
         async with KafkaAdmin(self._settings) as admin:
             await create_missing_topics(admin, self._catalogue)
             self._partitions = {name: topic.partitions for name, topic in (await admin.cluster()).topics.items()}
-        self._board = JobBoard(self._settings, self._catalogue)
-        await self._board.__aenter__()
+        self._board = await self._exit.enter_async_context(JobBoard(self._settings, self._catalogue))
+        topic = self._catalogue.progress
+        for partition in range(self._partitions[topic]):
+            reader = PartitionReader(self._settings, topic, partition, read_committed=False)
+            self._progress.append(await self._exit.enter_async_context(reader))
         self._watch = asyncio.create_task(self._watch_attempts())
         return self
 
@@ -128,7 +137,7 @@ class Stage:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch})
-        await self._board.__aexit__(kind, error, trace)
+        await self._exit.aclose()
         await asyncio.to_thread(self._broker.stop)
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -186,24 +195,27 @@ class Stage:
     # --- what was run -------------------------------------------------------------------------------------------------
 
     async def _watch_attempts(self) -> None:
-        """All that is written to `inference.progress`, as it is written: the topic is compacted soon."""
-        topic, group = self._catalogue.progress, self._catalogue.group("p3")
+        """All that is written to `inference.progress`, again and again: what was noted and ended is compacted away."""
+        while True:
+            try:
+                await self._take_notes()
+            except KafkaUnavailableError as error:
+                print(error, file=sys.stderr)  # a busy machine; what was not read is still there
+            await asyncio.sleep(_NOTES_S)
 
-        async def watch(partition: int) -> None:
-            async with PartitionReader(self._settings, topic, partition, read_committed=False) as reader:
-                while True:
-                    for record in await reader.read_on():
-                        if record.value is not None:
-                            key = AttemptKey.decode(record.key or b"")
-                            if key.group == group:
-                                self._notes.append((key.partition, key.offset, record.timestamp_ms))
-
-        async with asyncio.TaskGroup() as tasks:
-            for partition in range(self._partitions[topic]):
-                tasks.create_task(watch(partition))
+    async def _take_notes(self) -> None:
+        """What was written since they were taken last."""
+        group = self._catalogue.group("p3")
+        async with self._taking:
+            for reader in self._progress:
+                async for records in reader.read_to_end():
+                    for record in records:
+                        if record.value is not None and (key := AttemptKey.decode(record.key or b"")).group == group:
+                            self._notes.append((key.partition, key.offset, record.timestamp_ms))
 
     async def runs(self) -> dict[str, int]:
         """How often rows were run, by the workers' own journal and the replies."""
+        await self._take_notes()
         finals: dict[RowId, int] = {}
         answers: Counter[int] = Counter()
         begun_anew = 0

@@ -10,6 +10,7 @@ in all that time may answer such a row after its new run has begun; that answer 
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from topics.catalogue import Catalogue
@@ -43,8 +44,12 @@ class RowsAgain:
     """For the run's record."""
 
 
-async def rows_again(settings: KafkaSettings, catalogue: Catalogue, job: Job, kind: RunKind) -> RowsAgain:
+async def rows_again(
+    settings: KafkaSettings, catalogue: Catalogue, job: Job, kind: RunKind, on_wait: Callable[[int], None]
+) -> RowsAgain:
     """The rows that `kind` means, when nobody runs them any more.
+
+    `on_wait` is told how many rows are waited for, if any.
 
     Raises `JobConflictError` for a job that hasn't ended or of which `kind` means nothing, `KafkaUnavailableError`,
     `RecordRefusedError`.
@@ -58,7 +63,8 @@ async def rows_again(settings: KafkaSettings, catalogue: Catalogue, job: Job, ki
         standing = collection.standing()
         if standing.pending:
             raise JobConflictError(f"{standing.pending:,} rows of {job_id} are still to come: wait until it has ended")
-        if kind == "resume" and collection.tally.silent():
+        if kind == "resume" and (silent := collection.tally.silent()):
+            on_wait(len(silent))
             await _order_end(settings, catalogue, job)
             until_ms = now_ms() + SETTLE_MS
             while collection.tally.silent() and now_ms() < until_ms:

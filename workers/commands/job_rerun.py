@@ -8,6 +8,7 @@ The rows' bodies are not kept in Kafka for ever, so the input is read again; it 
 import argparse
 import asyncio
 import time
+from functools import partial
 
 from rich.console import Console
 
@@ -52,7 +53,9 @@ def rerun(arguments: argparse.Namespace, kind: RunKind) -> int:
 async def _rerun(arguments: argparse.Namespace, kind: RunKind, console: Console) -> int:
     async with job_desk(arguments, kind) as desk:
         job = known_job(desk.board, arguments.job)
-        again = None if _broke_off(job, kind) else await rows_again(desk.settings, desk.catalogue, job, kind)
+        again = None
+        if not _broke_off(job, kind):
+            again = await rows_again(desk.settings, desk.catalogue, job, kind, partial(_tell_wait, console))
         location = arguments.input or job.order.input_name
         if location == "-" and arguments.input is None:
             raise UsageError(f"{arguments.job} was read from standard input: give its input again with --input")
@@ -63,6 +66,10 @@ async def _rerun(arguments: argparse.Namespace, kind: RunKind, console: Console)
         if arguments.wait:
             return await wait_and_tell(arguments, desk, job, console)
         return 1 if job.cancelled else 0
+
+
+def _tell_wait(console: Console, rows: int) -> None:
+    console.print(f"the workers are asked to end {rows:,} rows of the former run: 20 s at most", soft_wrap=True)
 
 
 def _broke_off(job: Job, kind: RunKind) -> bool:
@@ -100,6 +107,7 @@ async def _send(
         sent = await send_rows(submission, desk.board.jobs[job.order.job_id], file, bars)
     job = desk.board.jobs[job.order.job_id]
     if again is not None and again.late_answers:
-        console.print(f"{job.order.job_id}: {again.late_answers:,} answers that came after its window count now")
+        late = f"{again.late_answers:,} answers that came after its window count now"
+        console.print(f"{job.order.job_id}: {late}", soft_wrap=True)
     tell_sent(job, sent, time.monotonic() - begun_s, console)
     return job

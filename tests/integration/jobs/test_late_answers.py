@@ -39,6 +39,7 @@ async def test_a_resumed_job_runs_no_row_again_that_was_answered_late(
 
         code, _, err = await command_line.run("resume", "job", "--wait", *FILES)
         assert code == 0, err
+    assert "the workers are asked to end" in err
     assert "answers that came after its window count now" in err
     done, failed = check_files(tmp_path / "out.jsonl", tmp_path / "bad.jsonl", names(ROWS))
     assert (len(done), failed) == (ROWS, [])
