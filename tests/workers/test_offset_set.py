@@ -22,6 +22,7 @@ def test_it_has_what_was_added_and_not_discarded(offsets: list[int]) -> None:
         model ^= {offset}
         assert not ours.discard(2**50), "nobody added that"
         assert len(ours) == len(model)
+        assert sorted(ours) == sorted(model)
 
 
 def test_what_is_in_it_is_not_added_again() -> None:

@@ -6,6 +6,8 @@ In pages of a thousand offsets, each an integer: offsets that stand together, as
 bytes each, and one that stands alone takes 200. A set of Python's takes 60 to 100 each.
 """
 
+from collections.abc import Iterator
+
 __all__ = ["OffsetSet"]
 
 _PAGE = 1_024
@@ -41,6 +43,14 @@ class OffsetSet:
     def __contains__(self, offset: int) -> bool:
         page, bit = divmod(offset, _PAGE)
         return bool(self._pages.get(page, 0) >> bit & 1)
+
+    def __iter__(self) -> Iterator[int]:
+        """In no order of its own."""
+        for page, bits in self._pages.items():
+            while bits:
+                lowest = bits & -bits
+                yield page * _PAGE + lowest.bit_length() - 1
+                bits ^= lowest
 
     def __len__(self) -> int:
         return self._count

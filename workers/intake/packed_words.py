@@ -149,11 +149,12 @@ def was_moved(packed: bytes) -> bool:
 def _pack_request_id(headers: RequestHeaders, place: RecordId) -> tuple[int, bytes, str]:
     """Its form, its bytes, and what of it is a text."""
     request_id, job_id = headers.request_id, headers.job_id
-    if len(request_id) in (32, 36) and (digits := _hex_bytes(request_id.replace("-", ""))) is not None:
-        if digits.hex() == request_id:
-            return _UNDASHED, digits, ""
-        if _dashed(digits.hex()) == request_id:
-            return _UUID, digits, ""
+    if len(request_id) in (32, 36) and (short := _hex_bytes(request_id.replace("-", ""), _UUID_BYTES)) is not None:
+        digits = short.hex()
+        if digits == request_id:
+            return _UNDASHED, short, ""
+        if _dashed(digits) == request_id:
+            return _UUID, short, ""
     if job_id is not None and request_id.startswith(job_id):
         return _OF_JOB, b"", request_id[len(job_id) :]
     if request_id == str(place):
@@ -166,16 +167,17 @@ def _trace_bytes(text: str) -> bytes | None:
     if len(text) != 55 or text[:3] != "00-" or text[35] != "-" or text[52] != "-":
         return None
     digits = text[3:35] + text[36:52] + text[53:]
-    found = _hex_bytes(digits)
-    return found if found is not None and found.hex() == digits else None
+    short = _hex_bytes(digits, _TRACE_BYTES)
+    return short if short is not None and short.hex() == digits else None
 
 
-def _hex_bytes(digits: str) -> bytes | None:
-    """None: they are no hex. They may be large letters, which don't come back."""
+def _hex_bytes(digits: str, size: int) -> bytes | None:
+    """None: they are not so many bytes in hex. With capital letters or spaces in it they don't come back."""
     try:
-        return bytes.fromhex(digits)
+        short = bytes.fromhex(digits)
     except ValueError:
         return None
+    return short if len(short) == size else None
 
 
 def _dashed(digits: str) -> str:

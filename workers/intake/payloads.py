@@ -166,7 +166,7 @@ class Payloads:
         assert sum(len(shelf.evicted) for shelf in shelves) == self._evicted, "the evicted don't add up"
         assert self._bytes <= self._max_bytes, f"{self._bytes} bytes of {self._max_bytes}"
         for shelf in shelves:
-            assert not any(offset in shelf.evicted for offset in shelf.kept), "a payload is kept and evicted"
+            assert shelf.kept.keys().isdisjoint(shelf.evicted), "a payload is kept and evicted"
         assert all(shelf.kept or shelf.evicted for shelf in self._shelves.values()), "an empty shelf is remembered"
 
     # --- the budget -----------------------------------------------------------------------------------------------
