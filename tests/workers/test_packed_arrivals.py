@@ -39,7 +39,7 @@ def test_an_arrival_comes_back_as_it_came(arrivals: list[Arrival], ended: set[in
     packed = PackedArrivals(rig.index)
     rows = [rig.add(arrival) for arrival in arrivals]
     for row, arrival in zip(rows, arrivals, strict=True):
-        packed.put(row, arrival)
+        packed.put(row, arrival, arrival.assignment)
     for row in ended & set(rows):
         packed.forget(row)
     packed.check_integrity()
@@ -55,7 +55,7 @@ def test_one_that_is_renewed_is_of_its_new_assignment_alone() -> None:
     rig = TableRig()
     packed = PackedArrivals(rig.index)
     arrival = replace(ARRIVAL, epoch=1)
-    packed.put(rig.add(arrival), arrival)
+    packed.put(rig.add(arrival), arrival, arrival.assignment)
     packed.renew(0, 2)
     assert packed.get(0) == replace(arrival, epoch=2)
     assert not packed.holds(0, arrival)

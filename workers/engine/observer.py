@@ -142,8 +142,8 @@ class EngineObserver:
             for column in self._dispatched_before:
                 more = grown(len(column), row) - len(column)
                 column.frombytes(bytes(more * column.itemsize))
-        for priority in _CLASSES:
-            self._dispatched_before[priority][row] = self._dispatched[priority]
+        for column, dispatched in zip(self._dispatched_before, self._dispatched, strict=True):
+            column[row] = dispatched
 
     def dispatched(self, row: int) -> tuple[int, ...]:
         """A row is admitted for the first time. By class: how many were so since it arrived."""

@@ -50,8 +50,9 @@ class PackedArrivals:
         self._words: list[bytes | None] = []
         """By row; None: it is nobody's."""
 
-    def put(self, row: int, arrival: Arrival) -> None:
-        """The row of the index is this arrival's."""
+    def put(self, row: int, arrival: Arrival, assignment: PartitionEpoch) -> None:
+        """The row of the index is this arrival's; `assignment` is the arrival's own."""
+        headers = arrival.headers
         if row >= len(self._words):
             self._grow(row)
         self._offset[row] = arrival.id.offset
@@ -59,16 +60,16 @@ class PackedArrivals:
         self._body_bytes[row] = arrival.body_bytes
         self._shared[row] = self._sharing.intern(
             _Shared(
-                arrival.assignment,
+                assignment,
                 arrival.service_class,
                 arrival.max_tokens,
                 arrival.body_unread,
                 arrival.prompts,
                 arrival.choices,
-                SharedWords.of(arrival.headers),
+                SharedWords.of(headers),
             )
         )
-        self._words[row] = pack_words(arrival.headers, arrival.id, arrival.tenant, arrival.flow)
+        self._words[row] = pack_words(headers, arrival.id, arrival.tenant, arrival.flow)
 
     def get(self, row: int) -> Arrival:
         """As it came."""

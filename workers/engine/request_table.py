@@ -46,8 +46,9 @@ class RequestTable:
         """Until they are dropped."""
 
     def add(self, row: int, arrival: Arrival) -> None:
-        self._arrivals.put(row, arrival)
-        self._enlist(row, arrival.assignment)
+        assignment = arrival.assignment
+        self._arrivals.put(row, arrival, assignment)
+        self._enlist(row, assignment)
 
     def stage(self, request: EngineRequest) -> None:
         """The row's tokens are made."""

@@ -85,6 +85,7 @@ class Ingress:
         self._default_reply_topic = default_reply_topic
         self._trust_tenant_header = trust_tenant_header
         self._ttft_slo_s = ttft_slo_s
+        self._max_queue_s = {priority: config.max_queue_s.get(priority.label) for priority in PriorityClass}
         self._accept = accept
         self._refuse = refuse
         self._monotonic_s = monotonic_s
@@ -169,13 +170,13 @@ class Ingress:
         """How long it may still wait: by its own deadline or by its class's limit, the earlier; None: for ever.
 
         Raises `RequestError`."""
-        deadlines_ms = [headers.deadline_at_ms(timestamp_ms)]
-        if (limit_s := self._config.max_queue_s.get(origin.label)) is not None and timestamp_ms >= 0:
-            deadlines_ms.append(timestamp_ms + int(1000 * limit_s))
-        known_ms = [deadline_ms for deadline_ms in deadlines_ms if deadline_ms is not None]
-        if not known_ms:
+        deadline_ms, limit_s = headers.deadline_at_ms(timestamp_ms), self._max_queue_s[origin]
+        if limit_s is not None and timestamp_ms >= 0:
+            limit_ms = timestamp_ms + int(1000 * limit_s)
+            deadline_ms = limit_ms if deadline_ms is None else min(deadline_ms, limit_ms)
+        if deadline_ms is None:
             return None
-        left_s = min(known_ms) / 1000 - self._wall_s()
+        left_s = deadline_ms / 1000 - self._wall_s()
         if left_s <= 0:
             raise RequestError.expired(int(-left_s * 1000))
         return left_s
