@@ -56,7 +56,7 @@ class AttemptNote:
     tokens: int = 0
     """That this attempt is known to have come to."""
     running: bool = True
-    """False: its owner gave the partition back in order."""
+    """False: its owner gave the partition back in order, or is not certain of it and does not run it yet."""
 
     def encode(self) -> bytes:
         return dumps(
@@ -104,9 +104,10 @@ class PriorAttempts:
 
     @property
     def crashes(self) -> int:
-        """Counted, the last attempt's included."""
-        counts = self.note.running and not self.ended and not self.note.got_on
-        return self.note.crashes + counts
+        """Counted, the last attempt's included; those before it came further than ever are forgotten."""
+        if self.note.got_on:
+            return 0
+        return self.note.crashes + (self.note.running and not self.ended)
 
     def next(self) -> AttemptNote:
         """Of the attempt that follows."""

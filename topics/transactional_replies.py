@@ -14,7 +14,7 @@ So a reader of `read_committed` sees a reply if and only if its request is compl
 **When the end is not known** (a time-out, a broker that is gone, an error of the producer): the commit may have
 happened. The producer is given up and opened again under the same transactional id, which ends the open transaction
 one way or the other; then what is committed is read again, stably; replies that it covers are delivered, the rest is
-sent again.
+sent again; in smaller transactions, if this one took long (`topics.transaction_size`).
 
 **When the group refuses the commit** (this member's generation is over) the transaction is aborted and the replies are
 lost to us: the next owner answers.
@@ -27,10 +27,11 @@ size, so the caller batches. Limit: one transaction at a time for a class, so ab
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -47,6 +48,7 @@ from topics.offset_map import MapPlace, encode_map, place_text, text_of
 from topics.owned_offsets import OwnedOffsets
 from topics.record_producer import ProducerStatistics, ProducerStoppedError
 from topics.terminal_replies import Fate, Outcome, TerminalReply
+from topics.transaction_size import TransactionSize
 
 __all__ = ["TransactionStatistics", "TransactionalReplies"]
 
@@ -109,6 +111,7 @@ class TransactionalReplies:
         # The broker gives the transaction up after this: later there is nothing to wait for.
         self._deadline_s = transaction_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_s
+        self._size = TransactionSize(self._deadline_s)
         self._known = KnownTopics(age_s=5.0, timeout_s=metadata_timeout_s)
         self._producer: Any = None
         self._turn = asyncio.Lock()
@@ -197,8 +200,8 @@ class TransactionalReplies:
                 return await self._look_what_was_committed(work)
             if await self._refuse_unknown_topics(work):
                 return True
-            batch = work.batch()
-            await self._transact(batch)
+            batch = work.batch(self._size.most)
+            await self._timed(batch)
         except CommitFencedError as error:
             self._fenced += 1
             logger.info("%s: %s", self._role, error)
@@ -218,6 +221,16 @@ class TransactionalReplies:
             self._offsets.complete(reply.partition, reply.offset)
             work.settle(place, Fate.DELIVERED)
         return True
+
+    async def _timed(self, batch: Mapping[int, TerminalReply]) -> None:
+        """A transaction, whose size and time decide how large the next ones may be."""
+        begun_s = time.monotonic()
+        try:
+            await self._transact(batch)
+        except (KafkaError, TimeoutError):
+            self._size.failed(len(batch), time.monotonic() - begun_s)
+            raise
+        self._size.ended(len(batch), time.monotonic() - begun_s)
 
     async def _transact(self, batch: Mapping[int, TerminalReply]) -> None:
         """All of the batch, and its offsets, or nothing.
@@ -338,12 +351,12 @@ class _Work:
         self._alone: list[int] = []
         """Were in a transaction with a record that was refused: which one it was, only one by one can tell."""
 
-    def batch(self) -> dict[int, TerminalReply]:
-        """For the next transaction."""
+    def batch(self, most: int | None) -> dict[int, TerminalReply]:
+        """For the next transaction, which takes `most` at most."""
         self._alone = [place for place in self._alone if place in self.left]
         if self._alone:
             return {self._alone[0]: self.left[self._alone[0]]}
-        return dict(self.left)
+        return dict(islice(self.left.items(), most))
 
     def settle(self, place: int, outcome: Outcome) -> None:
         del self.left[place]

@@ -68,7 +68,7 @@ def install(hook: Hook, model: Any) -> Any:
                 hook.visit()
                 return prepare(*arguments)
 
-            computing.prepare = staging
+            computing.prepare = staging  # type: ignore[assignment]
         case "prefill" | "decode" | "deadly":
             return replace(model, runner=_Runner(model.runner, hook))
         case "delta":
@@ -86,15 +86,15 @@ def install(hook: Hook, model: Any) -> Any:
                 await send_all(*arguments)
                 hook.visit()
 
-            transactional_replies.TransactionalReplies._send_all = sent  # type: ignore[method-assign]
+            transactional_replies.TransactionalReplies._send_all = sent  # type: ignore[assignment,method-assign]
         case "before-end":
-            commit = transactional_replies.commit_in_transaction
+            commit = transactional_replies.commit_in_transaction  # type: ignore[attr-defined]
 
             async def committed(*arguments: Any) -> None:
                 await commit(*arguments)
                 hook.visit()
 
-            transactional_replies.commit_in_transaction = committed
+            transactional_replies.commit_in_transaction = committed  # type: ignore[assignment,attr-defined]
         case _:
             raise ValueError(f"{hook.place = }")
     return model
@@ -111,7 +111,7 @@ def _count_undelivered(hook: Hook) -> None:
         hook.delivered += 1
         delivered(*arguments)
 
-    Outbox.ended, Outbox.delivered = counts_ended, counts_delivered  # type: ignore[method-assign]
+    Outbox.ended, Outbox.delivered = counts_ended, counts_delivered  # type: ignore[assignment,method-assign]
 
 
 class _Runner:
@@ -152,7 +152,7 @@ def mutate(mutation: str) -> None:
             def marks_nothing(context: ReplyContext) -> OutboundRecord:
                 return mark(replace(context, attempt=1))
 
-            ReplyContext.attempt_begins = marks_nothing  # type: ignore[method-assign]
+            ReplyContext.attempt_begins = marks_nothing  # type: ignore[assignment,method-assign]
         case "commit-first":
             transactional_replies.TransactionalReplies._transact = _commit_first  # type: ignore[method-assign]
         case _:
@@ -165,7 +165,7 @@ async def _commit_first(self: Any, batch: Any) -> None:
     await producer.begin_transaction()
     progress, member = self._outlook(batch), self._offsets.member
     offsets = {place: await self._commit_of(producer, place, each) for place, each in progress.items()}
-    await transactional_replies.commit_in_transaction(producer, offsets, member)
+    await transactional_replies.commit_in_transaction(producer, offsets, member)  # type: ignore[attr-defined]
     await producer.commit_transaction()
     await producer.begin_transaction()
     await self._send_all(producer, batch)

@@ -29,7 +29,12 @@ class Scene:
     """A consumer of p0 and its transactional replies, as a worker has them."""
 
     def __init__(
-        self, settings: KafkaSettings, catalogue: Catalogue, instance: str, instance_id: str | None = None
+        self,
+        settings: KafkaSettings,
+        catalogue: Catalogue,
+        instance: str,
+        instance_id: str | None = None,
+        transaction_timeout_ms: int = 10_000,
     ) -> None:
         self.received: list[tuple[PartitionEpoch, int, bytes]] = []
         self.news = asyncio.Event()
@@ -50,6 +55,7 @@ class Scene:
             role="replies-p0",
             transactional_id=f"{catalogue.group('p0')}.{instance}",
             maps_topic=catalogue.offsets,
+            transaction_timeout_ms=transaction_timeout_ms,
         )
 
     async def settle(self) -> None:
@@ -102,8 +108,8 @@ async def catalogue(settings: KafkaSettings, topic_prefix: str) -> Catalogue:
 async def scene(settings: KafkaSettings, catalogue: Catalogue) -> AsyncIterator[NewScene]:
     async with AsyncExitStack() as stack:
 
-        async def new(instance: str = "host-0", instance_id: str | None = None) -> Scene:
-            built = Scene(settings, catalogue, instance, instance_id)
+        async def new(instance: str = "host-0", instance_id: str | None = None, **options: int) -> Scene:
+            built = Scene(settings, catalogue, instance, instance_id, **options)
             await built.replies.start()
             stack.push_async_callback(built.replies.stop, 2.0)
             await built.consumer.start()
@@ -202,6 +208,29 @@ async def test_a_transaction_whose_end_is_not_known_is_looked_up_and_nothing_is_
     assert await worker.progress() == Progress(2)
     assert await worker.replies.deliver([worker.reply(b"2")]) == [Fate.DELIVERED]
     assert await worker.progress() == Progress(3)
+
+
+async def test_what_takes_longer_than_its_transaction_may_goes_in_smaller_ones(
+    scene: NewScene, produce: Produce, visible: Visible, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that takes 0.15 s for each reply: sixteen take longer than the second that a transaction has."""
+    await produce(texts(0, 16))
+    worker = await scene(transaction_timeout_ms=1_000)
+    await worker.receive(16)
+    sizes: list[int] = []
+    send_all = TransactionalReplies._send_all
+
+    async def slowly(replies: TransactionalReplies, producer: Any, batch: Any) -> None:
+        sizes.append(len(batch))
+        await send_all(replies, producer, batch)
+        await asyncio.sleep(0.15 * len(batch))
+
+    monkeypatch.setattr(TransactionalReplies, "_send_all", slowly)
+    outcomes = await worker.replies.deliver([worker.reply(value) for value in texts(0, 16)])
+    assert outcomes == [Fate.DELIVERED] * 16
+    assert sizes[:2] == [16, 8]
+    assert await visible(16) == sorted(b"re: " + value for value in texts(0, 16))
+    assert await worker.progress() == Progress(16, ())
 
 
 async def test_a_refused_generation_ends_in_lost_replies_that_nobody_sees(

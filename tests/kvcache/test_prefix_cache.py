@@ -1,6 +1,7 @@
 """Prefix hits through the manager: what is found, when, and by whom."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -131,8 +132,8 @@ def test_distrusted_blocks_are_found_no_more() -> None:
     assert kv.cached_prefix(NAMES, 12) == 4
 
 
-def hasher(**changes: object) -> BlockHasher:
-    settings: dict[str, object] = {"model": "m", "adapter": "", "dtype": "float32"}
+def hasher(**changes: Any) -> BlockHasher:
+    settings: dict[str, Any] = {"model": "m", "adapter": "", "dtype": "float32"}
     return BlockHasher(4, **(settings | changes))
 
 

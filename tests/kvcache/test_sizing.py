@@ -28,6 +28,7 @@ def test_auto_takes_its_share_of_free_memory() -> None:
 
 
 def test_auto_stops_at_its_ceiling() -> None:
+    assert CPU_SHARE.ceiling_bytes is not None
     assert blocks(free=64 * GIB, share=CPU_SHARE) == CPU_SHARE.ceiling_bytes // BLOCK_BYTES
 
 

@@ -1,4 +1,4 @@
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 import pytest
 import torch
 

@@ -94,13 +94,13 @@ class Simulation:
         dequeue = self.rig.qdisc.dequeue
 
         def dequeue_and_note(now: float, room: Room = EVERYTHING) -> int | None:
-            row = dequeue(now, room)
+            row: int | None = dequeue(now, room)
             if row is not None:
                 self.picks.append(row)
             return row
 
         # The pick order is seen nowhere else: a claimed row does not show when it was claimed.
-        self.rig.qdisc.dequeue = dequeue_and_note  # type: ignore[method-assign]
+        self.rig.qdisc.dequeue = dequeue_and_note
 
     def run(self) -> None:
         pending = sorted(self.world.cases, key=lambda case: case.turn)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from scheduling.index import Index
+from scheduling.priority import PriorityClass
 from scheduling.tree import ClassConfig, TreeConfig, rates
 
 
@@ -106,7 +107,8 @@ class Ring:
 
 class LiteralNode:
     def __init__(self, config: ClassConfig | None, parent: "LiteralNode | None", level: int) -> None:
-        self.config = config
+        self._config = config
+        """The root has none."""
         self.parent = parent
         self.level = level
         self.children: list[LiteralNode] = []
@@ -138,8 +140,17 @@ class LiteralNode:
             node = node.parent
 
     @property
+    def config(self) -> ClassConfig:
+        assert self._config is not None
+        return self._config
+
+    @property
+    def priority(self) -> PriorityClass | None:
+        return None if self._config is None else self._config.priority
+
+    @property
     def is_class(self) -> bool:
-        return self.config is not None and self.config.priority is not None
+        return self.priority is not None
 
     def backlog(self, prio: int) -> bool:
         if self.is_class:
@@ -166,7 +177,7 @@ class LiteralHtb:
         self.rows = {(level, prio): Ring() for level in range(8) for prio in range(8)}
         self.root = LiteralNode(None, None, 7)
         self._build(self.root, config.classes)
-        self.classes = {node.config.priority: node for node in self.root.walk() if node.is_class}
+        self.classes = {node.priority: node for node in self.root.walk() if node.priority is not None}
         self._set_rates(config.capacity_units_s, now)
         for node in self.root.walk():
             for level in (node.own, node.ceil, node.allowance, node.lending, node.strict):
@@ -215,7 +226,6 @@ class LiteralHtb:
 
     def _set_rate(self, node: LiteralNode, rate: float, parent_rate: float, now: float) -> None:
         config = node.config
-        assert config is not None
         item = self.config.largest_item
         node.rate = rate
         burst = max(rate * config.burst_s, item)
@@ -276,7 +286,7 @@ class LiteralHtb:
     def _catch_up(self, now: float) -> None:
         """What time alone has changed since the last call, level by level and in the order in which it came about."""
         for level in range(8):
-            due = []
+            due: list[tuple[float, int, LiteralNode]] = []
             for node in self.root.walk():
                 if node.level != level:
                     continue
@@ -319,10 +329,11 @@ class LiteralHtb:
         self, now: float, blocked: int
     ) -> tuple[LiteralNode, int, Level | None, list[tuple[Ring, LiteralTurn]]] | None:
         for node in self.root.walk():
-            if node.strict is None or not node.queue or blocked >> node.config.priority & 1:
+            if node.strict is None or not node.queue or node.priority is None or blocked >> node.priority & 1:
                 continue
             lender = self._lender(node)
             if node.strict.fill(now) >= -1e-9 and lender is not None:
+                assert node.own is not None
                 owes_little = node.own.fill(now) >= -node.own.burst
                 return node, 0 if owes_little else lender, node.strict, []
         return None
@@ -333,7 +344,7 @@ class LiteralHtb:
         for above in node.up():
             if above.mode == "can send":
                 return above.level
-            if above.mode == "can't send" or above.parent.closed:
+            if above.mode == "can't send" or above.parent is None or above.parent.closed:
                 return None
         return None
 
@@ -351,8 +362,8 @@ class LiteralHtb:
     def _below(
         self, node: LiteralNode, prio: int, blocked: int
     ) -> tuple[LiteralNode, list[tuple[Ring, LiteralTurn]]] | None:
-        if node.is_class:
-            return None if blocked >> node.config.priority & 1 else (node, [])
+        if node.priority is not None:
+            return None if blocked >> node.priority & 1 else (node, [])
         for turn in node.feeds[prio].in_order():
             found = self._below(turn.owner, prio, blocked)
             if found is not None:

@@ -17,7 +17,7 @@ def test_every_promise_holds(world: World) -> None:
     simulate(world)
 
 
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings().max_examples // 4)
 @given(worlds())
 def test_the_same_events_give_the_same_plans(world: World) -> None:
     assert simulate(world).plans == simulate(world).plans

@@ -5,6 +5,7 @@ The model keeps for each block what was last written into it, as the engine woul
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -77,7 +78,8 @@ class KVCacheMachine(RuleBasedStateMachine):
     def start(self, row: int, request: Request, predicted: int) -> bool:
         kv, tokens = self.kv, len(request.text)
         free, charged = kv.free_blocks, kv.used_blocks(request.owner_class)
-        arguments = {"owner_class": request.owner_class, "predicted_tokens": predicted, "names": request.names}
+        arguments: dict[str, Any] = {"predicted_tokens": predicted, "names": request.names}
+        arguments["owner_class"] = request.owner_class
         fits = kv.fits(row, tokens, **arguments)
         allocation = kv.allocate(row, tokens, **arguments)
         assert (allocation is not None) == fits

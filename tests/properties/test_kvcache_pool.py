@@ -35,7 +35,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
         if count > len(self.free):
             assert blocks is None
             return
-        run = []
+        run: list[int] = []
         while len(run) < count and behind + 1 + len(run) in self.free:
             run.append(behind + 1 + len(run))
         self.free = [block for block in self.free if block not in run]

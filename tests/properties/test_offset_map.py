@@ -22,7 +22,7 @@ LONG = st.integers(1, 10_000)
 def maps(draw: st.DrawFn) -> tuple[int, list[CompletedRun]]:
     """A base, and runs beyond it with one pending offset at least between two."""
     base = end = draw(st.integers(0, 2**40))
-    runs = []
+    runs: list[CompletedRun] = []
     for gap, length in draw(st.lists(st.one_of(st.tuples(SHORT, SHORT), st.tuples(LONG, LONG)), max_size=300)):
         first = end + gap + (1 if runs else 0)
         runs.append(CompletedRun(first, first + length - 1))

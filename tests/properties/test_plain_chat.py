@@ -13,7 +13,7 @@ from topics.validation import parse_request
 EDGES = [-100, -2.5, -2, -1, -0.1, 0, 0.0, 1e-9, 0.5, 1, 1.0, 1.5, 2, 2.1, 10, 10.1, 2**31 - 1, 2**31, -(2**63), 2**63]
 VALUES = st.none() | st.booleans() | st.sampled_from(EDGES) | st.sampled_from(["", "m", "m" * 256, "m" * 257, [], {}])
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool", "robot", "", None, 1, ["user"]])
-CONTENTS = st.sampled_from(["", "hi", "é\n", None, 1, [], [{"type": "text", "text": "hi"}], {}])
+CONTENTS: st.SearchStrategy[Any] = st.sampled_from(["", "hi", "é\n", None, 1, [], [{"type": "text", "text": "hi"}], {}])
 MESSAGES = st.fixed_dictionaries(
     {},
     optional={

@@ -221,6 +221,11 @@ def test_backlogged_classes_get_their_share(loads: tuple[list[Job], ...], slots:
         target(assert_backlogged_classes_get_their_share(Server(jobs, tree=four_classes(), slots=slots)))
 
 
+def units_of(server: Server, **fields: object) -> int:
+    """Units worked off for the jobs of which this holds."""
+    return server.units(lambda job: all(getattr(job, name) == value for name, value in fields.items()))
+
+
 def four_floods(count: int = 150) -> list[Job]:
     """The least urgent class first, so that arrival order is the worst."""
     return [
@@ -357,7 +362,7 @@ def test_a_tenant_that_leaves_and_returns_brings_its_debt_along() -> None:
     small = [Job(tenant="b", prompt=10, output=0, arrival_s=0.001) for _ in range(3000)]
     huge = [Job(tenant="a", prompt=1000, output=0, arrival_s=float(number)) for number in range(30)]
     server = Server([*small, *huge], tree=tenant_tree({}), slots=1).run(until_s=30.0)
-    got = {tenant: server.units(lambda job, tenant=tenant: job.tenant == tenant) for tenant in "ab"}
+    got = {tenant: units_of(server, tenant=tenant) for tenant in "ab"}
     assert got["a"] / got["b"] == pytest.approx(1.0, rel=0.1)
 
 
@@ -415,7 +420,7 @@ def test_strict_takes_no_more_than_its_limit_and_its_share() -> None:
     server = Server(four_floods(1000), tree=tree, slots=8, capacity=CAPACITY).run(until_s=60.0)
     seconds = server.now
     for priority, share in ((P0, 16 / 30), (P1, 8 / 30), (P2, 4 / 30), (P3, 2 / 30)):
-        got = server.units(lambda job, priority=priority: job.priority is priority) / CAPACITY / seconds
+        got = units_of(server, priority=priority) / CAPACITY / seconds
         assert got == pytest.approx(share, abs=0.04), priority
 
 

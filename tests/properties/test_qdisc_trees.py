@@ -23,7 +23,7 @@ from tests.scheduling.queue_rig import SLICE, Job, Server
 CAPACITY = 1000.0
 _LARGEST = 200
 """Cost of the largest request drawn: 100 prompt and 50 output tokens."""
-TREES = 300 if settings.default.max_examples <= 100 else 100_000
+TREES = 300 if settings().max_examples <= 100 else 100_000
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ remembers every charge, so that tests can add them up.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from kvcache.manager import KVCacheManager
 from kvcache.partitions import Part
@@ -13,11 +14,12 @@ from scheduling.batch import BatchScheduler
 from scheduling.cost import CostModel
 from scheduling.index import Index
 from scheduling.ledger import Cause
+from scheduling.length import LengthStatistics
 from scheduling.limits import BatchLimits
 from scheduling.plan import Outcome, StepPlan
 from scheduling.preemption_rules import PreemptionMode, PreemptionRules
 from scheduling.priority import PriorityClass
-from scheduling.qdisc import EVERYTHING, Qdisc, QdiscStatistics, Room
+from scheduling.qdisc import EVERYTHING, QdiscStatistics, Room
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime, StepTimeTracker
 from scheduling.swap_rule import SwapRates, SwapRule
@@ -97,6 +99,9 @@ class PlainDiscipline:
     def over_rate(self, priority: PriorityClass, now: float) -> bool:
         return priority in self.over_their_rate
 
+    def set_capacity(self, units_s: float, now: float) -> None:
+        pass
+
     def next_event(self, now: float) -> float | None:
         return self.next_time
 
@@ -119,6 +124,12 @@ class LongestAnswer:
     def predict(self, priority: PriorityClass, tenant: str, max_tokens: int) -> int:
         return max_tokens if self.output_tokens is None else min(self.output_tokens, max_tokens)
 
+    def observe(self, priority: PriorityClass, tenant: str, predicted: int, actual: int) -> None:
+        pass
+
+    def statistics(self) -> LengthStatistics:
+        raise AssertionError("not asked for")
+
 
 FLAT = LinearStepTime(fixed_s=0.01, per_prefill_token_s=0.001, per_decode_sequence_s=0.001, per_context_token_s=0.0)
 
@@ -133,20 +144,21 @@ class Rig:
         block_size: int = 4,
         strict: Iterable[PriorityClass] = (P0,),
         step_time: LinearStepTime = FLAT,
-        qdisc: Callable[[Index, CostModel], Qdisc] = PlainDiscipline,
+        qdisc: Callable[[Index, CostModel], Any] = PlainDiscipline,
         parts: Mapping[int, Part] | None = None,
         preemption: PreemptionRules | None = None,
         swap_places: int = 0,
         swap_rates: SwapRates | None = None,
         theta: float = 1.0,
-        **limits: object,
+        **limits: Any,
     ) -> None:
         rules = preemption or PreemptionRules()
-        defaults: dict[str, object] = {"context_tokens": 100, "max_sequences": 4, "step_tokens": 32, "staged_rows": 16}
+        defaults: dict[str, Any] = {"context_tokens": 100, "max_sequences": 4, "step_tokens": 32, "staged_rows": 16}
         self.limits = BatchLimits(**(defaults | limits))
         self.index = Index(capacity=4096, initial_rows=16)
         self.cost = CostModel()
-        self.qdisc = qdisc(self.index, self.cost)
+        self.qdisc: Any = qdisc(self.index, self.cost)
+        """A `Qdisc`; tests look into their own."""
         self.kv = KVCacheManager(
             blocks,
             block_size,
@@ -253,7 +265,7 @@ class Rig:
 
     def drain(self, steps: int = 1000) -> list[StepPlan]:
         """Step until nothing runs."""
-        plans = []
+        plans: list[StepPlan] = []
         for _ in range(steps):
             plan = self.schedule()
             if plan is None:

@@ -41,7 +41,7 @@ def test_a_request_of_no_output_costs_its_prompt_alone() -> None:
     rig.stage(row, prompt=20, answer=0)
     assert rig.index.predicted_cost(row) == rig.cost.prompt(20)
     rig.drain()
-    assert rig.qdisc.charged[row] == rig.cost.prompt(20)  # type: ignore[attr-defined]
+    assert rig.qdisc.charged[row] == rig.cost.prompt(20)
 
 
 def test_a_prompt_may_fill_the_context_where_no_output_follows() -> None:

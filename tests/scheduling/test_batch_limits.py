@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from kvcache.manager import KVCacheManager
@@ -26,8 +28,9 @@ def test_each_running_sequence_needs_a_token_a_step() -> None:
     ],
 )
 def test_a_bound_that_makes_no_sense_is_named(field: str, value: float) -> None:
+    fields: dict[str, Any] = {"context_tokens": 100, field: value}
     with pytest.raises(LimitsError, match=f"{field} = {value}"):
-        BatchLimits(**({"context_tokens": 100} | {field: value}))
+        BatchLimits(**fields)
 
 
 def test_a_class_that_may_stage_nothing_is_refused() -> None:

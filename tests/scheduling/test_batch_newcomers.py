@@ -1,5 +1,7 @@
 """Room that others have: for whom they are evicted, who it is, and who is spared."""
 
+from typing import Any
+
 import pytest
 
 from kvcache.partitions import Part
@@ -12,9 +14,9 @@ from scheduling.tree import Slo
 from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
 
 
-def filled(*classes: PriorityClass, prompt: int = 16, **options: object) -> tuple[Rig, list[int]]:
+def filled(*classes: PriorityClass, prompt: int = 16, **options: Any) -> tuple[Rig, list[int]]:
     """A request of each class runs and decodes, and together they hold all blocks but one."""
-    settings: dict[str, object] = {"max_sequences": 8, "strict_slots": 1, "step_tokens": 200}
+    settings: dict[str, Any] = {"max_sequences": 8, "strict_slots": 1, "step_tokens": 200}
     blocks = len(classes) * (prompt // 4 + 1) + 1
     rig = Rig(blocks=blocks, block_size=4, context_tokens=4 * blocks, **(settings | options))
     rig.lengths.output_tokens = 1
@@ -224,11 +226,11 @@ def test_no_single_request_is_suspended_more_often_in_a_window_than_a_tenant_may
     assert evicted == [1, 0, 1]
 
 
-def crowd(tenants: str, budget: int, **options: object) -> tuple[Rig, list[int]]:
+def crowd(tenants: str, budget: int, **options: Any) -> tuple[Rig, list[int]]:
     """A running P3 request of each tenant, named by a letter, of 5 blocks; and none is free for another prompt."""
     blocks = 5 * len(tenants) + 1
     rules = PreemptionRules(budget=budget)
-    settings: dict[str, object] = {"context_tokens": 4 * blocks, "max_sequences": 8, "step_tokens": 200}
+    settings: dict[str, Any] = {"context_tokens": 4 * blocks, "max_sequences": 8, "step_tokens": 200}
     rig = Rig(blocks=blocks, block_size=4, preemption=rules, **(settings | options))
     rig.lengths.output_tokens = 1
     rows = [rig.add_staged(P3, prompt=16, answer=30, tenant=tenant) for tenant in tenants]
@@ -276,7 +278,8 @@ def test_an_urgent_request_that_grows_takes_from_who_is_past_its_budget_and_not_
 
 def reserve_left_free(budget: int, tenants: str) -> int:
     """Blocks that are free when as many of the tenants' requests run as may, where P0 has a reserve of 10 of 22."""
-    rules, parts = PreemptionRules(budget=budget), {P0: Part(10, 22)}
+    rules = PreemptionRules(budget=budget)
+    parts: dict[int, Part] = {P0: Part(10, 22)}
     rig = Rig(blocks=22, context_tokens=88, max_sequences=8, step_tokens=200, preemption=rules, parts=parts)
     rig.lengths.output_tokens = 1
     for tenant in tenants:

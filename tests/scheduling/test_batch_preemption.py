@@ -1,5 +1,7 @@
 """Growth that finds no block: who makes room, and how it comes back."""
 
+from typing import Any
+
 import pytest
 
 from scheduling.preemption_rules import PreemptionRules
@@ -8,7 +10,7 @@ from scheduling.state import RequestState
 from tests.scheduling.batch_rig import P0, P1, P2, P3, Rig
 
 
-def full_rig(*classes: PriorityClass, answer: int = 30, prompt: int = 4, **limits: object) -> tuple[Rig, list[int]]:
+def full_rig(*classes: PriorityClass, answer: int = 30, prompt: int = 4, **limits: Any) -> tuple[Rig, list[int]]:
     """One running sequence of each class, admitted by a prediction that is far too low, in a pool that they fill."""
     blocks = len(classes) * 2 + 1
     rig = Rig(blocks=blocks, block_size=4, context_tokens=blocks * 4, max_sequences=8, **limits)

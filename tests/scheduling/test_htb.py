@@ -63,6 +63,7 @@ def test_a_blocked_class_says_when_it_is_free_again() -> None:
     assert qdisc.dequeue(0.0) is not None
     assert qdisc.dequeue(0.0) is None
     at = qdisc.next_event(0.0)
+    assert at is not None
     # Half a burst of 100 was there, the request cost 100: 50 are to be earned.
     assert at == pytest.approx(5.0)
     assert qdisc.peek(at - 0.01) is None

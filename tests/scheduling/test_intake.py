@@ -71,6 +71,7 @@ def test_retry_after_is_what_the_measured_drain_says() -> None:
         desk.serve(2)  # 20 units a second
         while isinstance(verdict := desk.ask(Job(prompt=10, output=0)), Accepted):
             pass
+    assert isinstance(verdict, QueueFull)
     assert verdict.queue_depth == 100
     assert verdict.retry_after_s == pytest.approx(1000 / 20, rel=0.1)
 

@@ -1,10 +1,11 @@
 """Jobs of one tenant: a job is a flow, so a short one does not wait for a long one; a weight is so many flows."""
 
 from collections import Counter
+from typing import Any
 
 from tests.scheduling.queue_rig import Job, Server, one_class, order
 
-ROW = {"prompt": 40, "output": 8}
+ROW: dict[str, Any] = {"prompt": 40, "output": 8}
 LONG, SHORT = 5_000, 100
 
 

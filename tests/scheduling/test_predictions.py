@@ -1,5 +1,7 @@
 """Cost, and the two predictions it rests on: prompt tokens of a waiting row, output tokens of any."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_in_the_logarithm_ten_times_the_tokens_cost_hardly_more() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"prefill": 0}, {"decode": -1}])
-def test_a_price_is_at_least_one(wrong: dict[str, int]) -> None:
+def test_a_price_is_at_least_one(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="from 1 up"):
         CostModel(**wrong)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -175,6 +176,6 @@ def test_what_comes_and_is_cancelled_while_the_quota_waits_leaves_nothing_behind
 
 
 @pytest.mark.parametrize("wrong", [{"amount": 0.0}, {"amount": -1.0}, {"period_s": 0.0}])
-def test_a_limit_of_nothing_is_refused(wrong: dict[str, float]) -> None:
+def test_a_limit_of_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(QuotaError, match="must be above 0"):
         replace(Limit(1, REQUESTS, 1.0), **wrong)

@@ -121,7 +121,7 @@ def test_a_quantum_is_at_least_one(quantum: int) -> None:
 def test_normalised_service_differs_by_no_more_than_a_round_and_an_item(quanta: list[int], costs: list[int]) -> None:
     turns = [Named(str(number), quantum) for number, quantum in enumerate(quanta)]
     rotation = rotation_of(*turns)
-    total = dict.fromkeys(turns, 0)
+    total: dict[Turn[str], int] = dict.fromkeys(turns, 0)
     for cost in costs:
         turn = rotation.front()
         assert turn is not None

@@ -47,7 +47,7 @@ def test_a_step_that_takes_no_time_is_refused() -> None:
 def loads(seed: int, steps: int) -> list[tuple[int, int, int]]:
     """A mix as an engine sees it: long stretches of decodes, prompts now and then."""
     draw = random.Random(seed)
-    mix = []
+    mix: list[tuple[int, int, int]] = []
     while len(mix) < steps:
         decodes = draw.randrange(1, 65)
         mix += [(0, decodes, decodes * draw.randrange(50, 400)) for _ in range(draw.randrange(1, 20))]

@@ -7,6 +7,7 @@ in and 16 out.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from scheduling.default_tree import default_tree
 from scheduling.limits import BatchLimits
@@ -26,9 +27,9 @@ STEP = LinearStepTime(10e-3, 0.05e-3, 0.2e-3, 0.0)
 
 
 def engine(
-    *, blocks: int = 4096, step_time: LinearStepTime = STEP, known_lengths: bool = True, **limits: object
+    *, blocks: int = 4096, step_time: LinearStepTime = STEP, known_lengths: bool = True, **limits: Any
 ) -> EngineModel:
-    settings: dict[str, object] = {"context_tokens": 8192, "max_sequences": 8, "step_tokens": 256, "staged_rows": 16}
+    settings: dict[str, Any] = {"context_tokens": 8192, "max_sequences": 8, "step_tokens": 256, "staged_rows": 16}
     return EngineModel(
         step_time=step_time,
         first_guess=step_time,

@@ -5,12 +5,13 @@ The machine: eight slots, about 40 requests a second of 64 tokens in and 16 out 
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from scheduling.default_tree import default_tree
 from scheduling.preemption_rules import PreemptionMode, PreemptionRules
-from scheduling.tree import Rate, TreeConfig
+from scheduling.tree import ClassConfig, Rate, TreeConfig
 from tests.simulation.simulation_rig import (
     P0,
     P1,
@@ -26,12 +27,13 @@ from tests.simulation.simulation_rig import (
     ttft_s,
 )
 from workers.runs.run_record import RunRecord
+from workers.runs.trace_mix import ArrivingRequest
 
 COST = 64 + 2 * 16
 """Of the usual request."""
 
 
-def tree(capacity_units_s: float = 4000.0, **changes: dict[str, object]) -> TreeConfig:
+def tree(capacity_units_s: float = 4000.0, **changes: dict[str, Any]) -> TreeConfig:
     """The default tree for this machine, with changes by class name."""
     shipped = default_tree(capacity_units_s=capacity_units_s, largest_item=1024)
     return replace(shipped, classes=tuple(replace(child, **changes.get(child.name, {})) for child in shipped.classes))
@@ -119,7 +121,7 @@ def test_a_long_background_prompt_delays_an_urgent_one_by_no_step_but_the_runnin
 # --- urgent and background --------------------------------------------------------------------------------------------
 
 
-def trickle(rate: float, seconds: float = 30.0) -> list[object]:
+def trickle(rate: float, seconds: float = 30.0) -> list[ArrivingRequest]:
     return [request(number / rate, P0, "online") for number in range(int(rate * seconds))]
 
 
@@ -129,7 +131,7 @@ def background_service(run: RunRecord) -> float:
     return float(run.ticks.service[-1][places].sum())
 
 
-def background() -> list[object]:
+def background() -> list[ArrivingRequest]:
     return [request(0.0, P3, "batch") for _ in range(2_000)]
 
 
@@ -213,8 +215,9 @@ def test_a_burst_with_a_borrow_limit_leaves_batch_its_latency_and_best_effort_al
     assert served >= 0.9 * 0.2 * capacity * 30.0
 
 
-def _rates(limited: TreeConfig) -> list[tuple[object, float]]:
-    return [(child, child.rate.share) for child in limited.classes if child.rate is not None]
+def _rates(limited: TreeConfig) -> list[tuple[ClassConfig, float]]:
+    rates = [(child, child.rate.share) for child in limited.classes if child.rate is not None]
+    return [(child, share) for child, share in rates if share is not None]
 
 
 # --- what figures show ------------------------------------------------------------------------------------------------

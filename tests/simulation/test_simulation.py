@@ -1,10 +1,12 @@
 """The loop itself: everything ends, nothing is invented, time and tokens add up, the same seed gives the same bytes."""
 
 from pathlib import Path
+from typing import cast
 
 import orjson
 import pytest
 
+from scheduling.qdisc import Qdisc
 from scheduling.state import RequestState
 from scheduling.step_time import LinearStepTime
 from tests.simulation.simulation_rig import P0, P1, P2, P3, STEP, engine, figures, policy, request, simulate, stream
@@ -123,7 +125,7 @@ class Mute:
 
 
 def test_a_discipline_that_gives_nothing_is_found_out() -> None:
-    broken = type(policy("fifo"))(name="mute", make=lambda *_: Mute())
+    broken = type(policy("fifo"))(name="mute", make=lambda *_: cast(Qdisc, Mute()))
     with pytest.raises(SimulationStuck, match="1 requests wait at"):
         Simulation(stream([request()]), engine(), broken).run()
 

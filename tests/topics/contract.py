@@ -35,4 +35,4 @@ class Contract:
 
     def _valid(self, place: str, instance: Any) -> bool:
         validator = Draft202012Validator({"$ref": _DOCUMENT + place}, registry=self._registry)
-        return validator.is_valid(instance)
+        return bool(validator.is_valid(instance))

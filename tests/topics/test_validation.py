@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from topics.embeddings import EmbeddingRequest
 from topics.errors import RequestError
 from topics.messages import ChatCompletionRequest, CompletionRequest
 from topics.validation import asked_sequences, parse_request
@@ -215,13 +216,18 @@ def test_the_body_is_left_as_it_was() -> None:
 
 
 def test_a_chat_says_whether_and_a_completion_how_many_log_probabilities_it_wants() -> None:
-    assert parse_request(chat()).wanted_logprobs is None
-    assert parse_request(chat(logprobs=False)).wanted_logprobs is None
-    assert parse_request(chat(logprobs=True)).wanted_logprobs == 0
-    assert parse_request(chat(logprobs=True, top_logprobs=20)).wanted_logprobs == 20
-    assert parse_request({"prompt": "x"}).wanted_logprobs is None
-    assert parse_request({"prompt": "x", "logprobs": False}).wanted_logprobs is None
-    assert parse_request({"prompt": "x", "logprobs": 5}).wanted_logprobs == 5
+    def wanted(body: dict[str, Any]) -> int | None:
+        request = parse_request(body)
+        assert not isinstance(request, EmbeddingRequest)
+        return request.wanted_logprobs
+
+    assert wanted(chat()) is None
+    assert wanted(chat(logprobs=False)) is None
+    assert wanted(chat(logprobs=True)) == 0
+    assert wanted(chat(logprobs=True, top_logprobs=20)) == 20
+    assert wanted({"prompt": "x"}) is None
+    assert wanted({"prompt": "x", "logprobs": False}) is None
+    assert wanted({"prompt": "x", "logprobs": 5}) == 5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """An engine on virtual time, with a simulated runner and a staging that answers at once."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduling.priority import PriorityClass
@@ -31,7 +31,7 @@ RATES = LinearStepTime(0.01, 0.001, 0.001, 0.0)
 class LetterDetokenizer:
     """Token 3 is the letter `d`, and so on round the alphabet."""
 
-    def feed(self, token_ids: list[int] | tuple[int, ...]) -> str:
+    def feed(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(ord("a") + token % 26) for token in token_ids)
 
     def flush(self) -> str:

@@ -37,7 +37,8 @@ _CHAT: dict[str, Any] = {
     "metadata": {"a": "b"},
 }
 _COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "min_p": 0.1, "ignore_eos": True}
-_SEEDS = tuple(orjson.dumps(body) for body in (_CHAT, _COMPLETION, {"prompt": "text"}, {"messages": []}))
+_BODIES: tuple[dict[str, Any], ...] = (_CHAT, _COMPLETION, {"prompt": "text"}, {"messages": []})
+_SEEDS = tuple(map(orjson.dumps, _BODIES))
 ABSURD: tuple[Any, ...] = (
     None,
     True,

@@ -85,6 +85,85 @@ async def test_what_may_have_been_noted_too_late_waits_until_the_group_says_whos
     assert len(rig.let_in) == 1
 
 
+def notes(rig: AttemptRig) -> list[bool]:
+    """Whether each note says that its request is run."""
+    return [note.running for _, note in rig.journal.written]
+
+
+async def test_what_waits_until_the_group_says_whose_it_is_is_blamed_for_no_crash_until_it_goes_in() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.left[arrival.id] = crashed(2)
+    rig.attempts.take(arrival)
+    rig.certain = False
+    rig.attempts.stage(StageJob(0, arrival))
+    rig.attempts.staged(staged(arrival))
+    await rig.acknowledged()
+    assert PriorAttempts(rig.journal.written[-1][1], ended=False).crashes == 2
+    rig.certain, rig.journal.acknowledges = True, False
+    rig.attempts.confirmed()
+    assert (notes(rig), rig.going_on) == ([True, False, True], []), "not before it can be blamed"
+    await rig.acknowledged()
+    assert len(rig.going_on) == 1
+    assert PriorAttempts(rig.journal.written[-1][1], ended=False).crashes == 3
+
+
+async def test_what_ends_its_worker_while_it_is_prepared_is_blamed_however_uncertain_its_owner_is() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.certain = False
+    await begin(rig, arrival)
+    assert notes(rig) == [True]
+
+
+async def test_a_request_that_waits_for_certainty_again_and_again_begins_all_the_same() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.certain = False
+    rig.attempts.stage(StageJob(0, arrival))
+    rig.attempts.staged(staged(arrival))
+    await rig.acknowledged()
+    rig.certain, rig.journal.acknowledges = True, False
+    rig.attempts.confirmed()
+    rig.certain = False  # by the time that the note is acknowledged
+    await rig.acknowledged()
+    assert (notes(rig), rig.let_in) == ([True, False, True], [])
+    rig.certain = True
+    rig.attempts.confirmed()
+    assert len(rig.let_in) == 1
+
+
+async def test_the_reply_of_what_waits_for_certainty_waits_for_its_last_note() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.attempts.take(arrival)
+    rig.certain = False
+    rig.attempts.stage(StageJob(0, arrival))
+    rig.attempts.staged(staged(arrival))
+    rig.journal.acknowledges = False
+    await rig.acknowledged()
+    last = rig.attempts.ending(arrival)
+    assert last.written is not None
+    await rig.acknowledged()
+    assert last.written.done()
+
+
+async def test_what_it_came_to_before_its_partition_was_given_back_forgives_its_crashes() -> None:
+    rig = AttemptRig()
+    (arrival,) = arrivals(P1)
+    rig.journal.left[arrival.id] = crashed(2)
+    rig.attempts.take(arrival)
+    await begin(rig, arrival)
+    rig.journal.acknowledges = False
+    rig.journal.room.clear()
+    rig.attempts.progressed(arrival, 1)
+    rig.journal.room.set()
+    rig.attempts.revoke(PartitionEpoch(arrival.id.topic, arrival.id.partition, arrival.epoch))
+    assert PriorAttempts(rig.journal.written[-1][1], ended=False).crashes == 0
+
+
 async def test_without_room_in_the_journal_nothing_is_begun() -> None:
     rig = AttemptRig()
     (arrival,) = arrivals(P1)

@@ -48,7 +48,7 @@ def take(case: BadInput) -> Taken:
 
 @pytest.fixture(scope="module")
 def prompts() -> PromptBuilder:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=TEMPLATE)  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=TEMPLATE)
     return PromptBuilder(tokenizer, ModelLimits(8_192, 265, frozenset({263})), [MODEL])
 
 

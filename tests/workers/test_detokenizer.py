@@ -92,4 +92,6 @@ def test_the_bytes_of_an_answers_tokens_are_its_text(make: Callable[[], Tokenize
 
 def test_a_special_token_is_its_name(byte_level: Tokenizer) -> None:
     end = byte_level.get_vocab_size() - 1
-    assert DetokenizerFactory(byte_level).token_bytes(end) == byte_level.id_to_token(end).encode()
+    name = byte_level.id_to_token(end)
+    assert name is not None
+    assert DetokenizerFactory(byte_level).token_bytes(end) == name.encode()

@@ -556,7 +556,7 @@ async def test_words_of_a_stream_do_not_wait_behind_thousands_that_an_order_ends
     assert all(terminal.in_bulk for terminal in scene.writer.terminals)
 
 
-class Watched(np.ndarray):  # type: ignore[type-arg]  # any dtype
+class Watched(np.ndarray):
     """A hidden state that counts how many of its kind were read."""
 
     read = 0

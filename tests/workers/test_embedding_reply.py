@@ -28,7 +28,7 @@ CONTEXT, SIZE = 200, 512
 
 
 def builder(size: int | NoEmbeddings = SIZE) -> PromptBuilder:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer())  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer())
     limits = ModelLimits(CONTEXT, tokenizer.backend_tokenizer.get_vocab_size(), frozenset({263}), size)
     return PromptBuilder(tokenizer, limits, ["tiny"])
 

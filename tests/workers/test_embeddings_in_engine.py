@@ -55,6 +55,7 @@ def test_a_class_that_embeds_a_lot_still_knows_how_long_its_answers_are() -> Non
     assert observer is not None
     rig.clock.advance(5.0)
     rig.run()
+    assert observer.snapshot is not None
     assert observer.snapshot.lengths.observed == 30
 
 

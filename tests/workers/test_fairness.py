@@ -50,7 +50,8 @@ def test_a_gap_while_one_asks_for_nothing_does_not_count() -> None:
 def test_service_counts_by_weight() -> None:
     served = [[3, 1], [6, 2], [9, 3]]
     weighted = fairness(ticks(served), [Party("a", (0,), 3.0), Party("b", (1,))])
-    assert (weighted.gap_max, weighted.jain) == (0, pytest.approx(1.0))
+    assert weighted.gap_max == 0
+    assert weighted.jain == pytest.approx(1.0)
     assert fairness(ticks(served), TWO).jain == pytest.approx(16 / 20)
 
 
@@ -64,8 +65,9 @@ def test_windows_compare_those_backlogged_throughout() -> None:
     served = [[4, 0], [4, 4], [8, 4], [8, 8]] * 5
     cumulated = [[s[0] + 8 * (n // 4), s[1] + 8 * (n // 4)] for n, s in enumerate(served)]
     one, ten, sixty = fairness(ticks(cumulated), TWO).windows
-    assert (one.windows, one.jain_mean, one.gap_mean) == (20, pytest.approx(0.5), pytest.approx(4))
-    assert (ten.windows, ten.jain_mean, ten.gap_max) == (2, pytest.approx(1.0), 0)
+    assert (one.windows, ten.windows) == (20, 2)
+    assert (one.jain_mean, one.gap_mean) == pytest.approx((0.5, 4))
+    assert (ten.jain_mean, ten.gap_max) == pytest.approx((1.0, 0))
     assert (sixty.windows, sixty.jain_mean, sixty.gap_max) == (0, None, None)
 
 

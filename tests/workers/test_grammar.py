@@ -59,7 +59,8 @@ def test_an_answer_ends_only_when_it_is_whole(compiler: GrammarCompiler) -> None
     grammar = compiler.json(PERSON)
     likes_to_end = torch.zeros(1, VOCABULARY)
     likes_to_end[0, EOS] = 50.0
-    sampler, output = Sampler(), []
+    sampler = Sampler()
+    output: list[int] = []
     while not output or output[-1] != EOS:
         params = [SamplingParams(seed=3, grammar=grammar)]
         output += sampler.sample(likes_to_end.clone(), params, [len(output)], [output]).token_ids
@@ -134,8 +135,10 @@ def test_a_schema_cannot_ask_to_be_passed_over(compiler: GrammarCompiler) -> Non
 def test_a_byte_fallback_vocabulary_is_read_too() -> None:
     tokenizer = byte_fallback_tokenizer()
     end = tokenizer.token_to_id("</s>")
+    assert end is not None
     compiler = GrammarCompiler(tokenizer, ModelLimits(100, tokenizer.get_vocab_size(), frozenset({end})))
-    grammar, sampler, output = compiler.json({"enum": ["hello"]}), Sampler(), []
+    grammar, sampler = compiler.json({"enum": ["hello"]}), Sampler()
+    output: list[int] = []
     draw = random.Random(1)
     while not output or output[-1] != end:
         logits = torch.tensor([[draw.random() for _ in range(tokenizer.get_vocab_size())]])

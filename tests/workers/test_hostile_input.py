@@ -45,7 +45,7 @@ class Gauntlet:
     """The way of a record up to where it would run; what comes of it, by name."""
 
     def __init__(self) -> None:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=TEMPLATE)  # type: ignore[no-untyped-call]
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=TEMPLATE)
         self._prompts = PromptBuilder(tokenizer, ModelLimits(8_192, 265, frozenset({263})), ["tiny"])
         self._arrivals: list[Arrival] = []
         self._refusals: list[Refusal] = []

@@ -81,7 +81,7 @@ def test_an_untrusted_tenant_header_is_ignored() -> None:
         ({"tier": "p2"}, {"priority": 1}, P2),
     ],
 )
-def test_a_request_may_lower_its_class(headers: dict[str, str], body: dict[str, Any], expected: PriorityClass) -> None:
+def test_a_request_may_lower_its_class(headers: dict[str, Any], body: dict[str, Any], expected: PriorityClass) -> None:
     arrival = accepted(Door().take(P1, BODY | body, **headers))
     assert (arrival.origin_class, arrival.service_class) == (P1, expected)
 
@@ -89,7 +89,7 @@ def test_a_request_may_lower_its_class(headers: dict[str, str], body: dict[str, 
 @pytest.mark.parametrize(
     ("headers", "body", "param"), [({"tier": "p0"}, {}, "tier"), ({}, {"priority": 0}, "priority")]
 )
-def test_a_request_may_not_raise_its_class(headers: dict[str, str], body: dict[str, Any], param: str) -> None:
+def test_a_request_may_not_raise_its_class(headers: dict[str, Any], body: dict[str, Any], param: str) -> None:
     refusal = refused(Door().take(P1, BODY | body, **headers))
     assert (refusal.error.status_code, refusal.error.param, refusal.error.code) == (400, param, "priority_raised")
     assert "never raise it" in refusal.error.message
@@ -165,7 +165,7 @@ def test_what_an_order_cancels_is_answered_even_if_nobody_could_know_it() -> Non
     ids=["the class's limit", "its own is earlier", "the class's is earlier", "none"],
 )
 def test_the_age_at_which_a_request_expires_in_the_queue(
-    limit: dict[str, float], headers: dict[str, str], deadline_s: float | None
+    limit: dict[str, float], headers: dict[str, Any], deadline_s: float | None
 ) -> None:
     assert accepted(Door(max_queue_s=limit).take(P1, **headers)).hard_deadline_s == deadline_s
 

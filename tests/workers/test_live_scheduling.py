@@ -59,7 +59,7 @@ def test_a_policy_brings_its_strict_classes_and_goes_back() -> None:
     assert (message.policy, message.strict) == ("fifo", frozenset())
     (message,) = live.obey()
     assert isinstance(message, NewPolicy)
-    assert (message.policy, message.strict) == ("htb", {PriorityClass.P0})
+    assert (message.policy, message.strict) == ("htb", frozenset({PriorityClass.P0}))
 
 
 def test_a_tree_under_the_same_policy_keeps_the_books() -> None:

@@ -41,7 +41,7 @@ def test_capacity_is_what_was_served_while_something_waited() -> None:
     record = live_run([request(number, 0.0) for number in range(10)], seen, CostModel())
     found = capacity_of(record, CostModel())
     assert found.units_s == pytest.approx(CostModel().prompt(10) + CostModel().output(4))
-    assert (found.requests_s, found.stream_s) == (pytest.approx(1.0), pytest.approx(10.0))
+    assert (found.requests_s, found.stream_s) == pytest.approx((1.0, 10.0))
     assert found.factor([request(0, 0.0), request(1, 5.0)], 1.25) == pytest.approx(10.0 / 1.25 / 5.0)
 
 

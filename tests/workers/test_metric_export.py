@@ -11,7 +11,7 @@ from workers.runners.errors import EndpointError
 from workers.telemetry.metric import Kind, Metric
 from workers.telemetry.metric_compat import declared
 from workers.telemetry.metric_export import MetricExport
-from workers.telemetry.metric_store import MetricStore
+from workers.telemetry.metric_store import MetricStore, Reading
 
 COUNT = Metric("some.requests", "{request}", Kind.COUNTER, ("victim.class",), "a count")
 TIME = Metric("some.time", "s", Kind.HISTOGRAM, ("class",), "a time", (1.0, 2.0))
@@ -58,7 +58,12 @@ def test_names_are_exported_as_the_catalogue_says() -> None:
         elif metric.kind is Kind.HISTOGRAM:
             store.observe(metric, 1, *labels)
     gauges = [metric for metric in metrics if metric.kind is Kind.GAUGE]
-    store.read_from(lambda reading: [reading.set(gauge, 1, *("x" for _ in gauge.labels)) for gauge in gauges])
+
+    def read(reading: Reading) -> None:
+        for gauge in gauges:
+            reading.set(gauge, 1, *("x" for _ in gauge.labels))
+
+    store.read_from(read)
     with MetricExport(store, host="127.0.0.1", port=None) as export:
         families = {family.name: family for family in text_string_to_metric_families(export.text().decode())}
     families.pop("target_info", None)

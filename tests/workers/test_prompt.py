@@ -26,7 +26,7 @@ EOS = frozenset({263})
 
 
 def builder(template: str | None = TEMPLATE, **options: Any) -> PromptBuilder:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=template)  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=template)
     limits = ModelLimits(CONTEXT, tokenizer.backend_tokenizer.get_vocab_size(), EOS)
     return PromptBuilder(tokenizer, limits, ["tiny", "alias"], **options)
 

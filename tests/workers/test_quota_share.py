@@ -16,6 +16,10 @@ def test_the_part_is_told_when_it_changes() -> None:
 def test_the_parts_of_all_workers_add_up_to_one() -> None:
     told: dict[str, float] = {}
     owned = {"a": 5, "b": 5, "c": 2}
-    for name, count in owned.items():
-        ShareOfPartitions(lambda count=count: count, 12, 1.0, lambda part, name=name: told.update({name: part})).look()
+
+    def look(name: str) -> None:
+        ShareOfPartitions(lambda: owned[name], 12, 1.0, lambda part: told.update({name: part})).look()
+
+    for name in owned:
+        look(name)
     assert sum(told.values()) == 1.0

@@ -1,6 +1,7 @@
 """The figures of a hand-made run: latencies, SLOs, throughput, groups."""
 
 from array import array
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ P0, P1 = PriorityClass.P0, PriorityClass.P1
 STEP_ENDS = array("d", [1.0, 2.0, 3.0, 5.0, 6.0])
 
 
-def finished(number: int, arrival_s: float, steps: list[int], tenant: str = "a", priority: PriorityClass = P1):
+def finished(
+    number: int, arrival_s: float, steps: list[int], tenant: str = "a", priority: PriorityClass = P1
+) -> RequestRecord:
     record = RequestRecord(ArrivingRequest(number, arrival_s, 10, len(steps), priority, tenant, tenant), account=0)
     record.token_steps = array("I", steps)
     record.outcome = RequestState.FINISHED
@@ -32,7 +35,7 @@ def run(*records: RequestRecord) -> RunRecord:
     accounts = tuple(sorted({(record.request.priority, record.request.tenant) for record in records}))
     for record in records:
         record.account = accounts.index((record.request.priority, record.request.tenant))
-    counters = dict.fromkeys(BatchStatistics.__slots__, 0) | {
+    counters: dict[str, Any] = dict.fromkeys(BatchStatistics.__slots__, 0) | {
         "prefill_tokens": 60,
         "decode_tokens": 40,
         "lost_tokens": 30,

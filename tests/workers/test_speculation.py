@@ -129,10 +129,14 @@ def test_guesses_are_counted_for_the_class_they_were_made_for() -> None:
     guessing = speculation()
     verifier = guessing.runner
     assert isinstance(verifier, Verifier)
-    for service, right in ((P0, 2), (P3, 0), (P0, 1)):
-        guesses = guessing.guess(plan(decode()), lambda _chunk, service=service: request(service))
+
+    def step(service: PriorityClass, right: int) -> None:
+        guesses = guessing.guess(plan(decode()), lambda _chunk: request(service))
         verifier.accepted = {0: guesses[0][:right]}
-        guessing.accepted(guesses, lambda _place, service=service: service)
+        guessing.accepted(guesses, lambda _place: service)
+
+    for service, right in ((P0, 2), (P3, 0), (P0, 1)):
+        step(service, right)
     told = guessing.statistics()
     assert (told.by_class[P0].accepted, told.by_class[P3].accepted, told.accepted) == (3, 0, 3)
     assert told.by_class[P3].guessed >= 1

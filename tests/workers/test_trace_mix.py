@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from workers.runs.trace_mix import ArrivingRequest, SourceError, mix, parse_sour
 P0, P1, P2, P3 = PriorityClass
 
 
-def trace(requests: int = 100, name: str = "chat", *, timed: bool = True, **fields: object) -> Trace:
+def trace(requests: int = 100, name: str = "chat", *, timed: bool = True, **fields: Any) -> Trace:
     return Trace(name, "test", timed, tuple(TraceRequest(float(number), 10, 5, **fields) for number in range(requests)))
 
 

@@ -1,6 +1,7 @@
 """Which requests have a trace, and how its spans hang together across producers, jobs and attempts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -35,7 +36,7 @@ PREPARED = PreparedRequest(
 )
 
 
-def arrival(traceparent: str | None, **headers: str) -> Arrival:
+def arrival(traceparent: str | None, **headers: Any) -> Arrival:
     arrived = Rig().arrive("r1")
     return replace(arrived, headers=replace(arrived.headers, traceparent=traceparent, **headers))
 

@@ -269,7 +269,7 @@ def test_a_step_in_pieces_gives_the_same_tokens_and_log_probabilities() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(packed)
 
-    runner._forward = little_memory  # type: ignore[method-assign]
+    runner._forward = little_memory  # type: ignore[method-assign,assignment]
     pieces = SplitForward(runner)
     got = pieces.step(step)
     assert pieces.cuts > 0
@@ -281,7 +281,7 @@ def test_a_step_in_pieces_gives_the_same_tokens_and_log_probabilities() -> None:
 def test_a_pool_that_memory_cannot_hold_is_made_smaller_unless_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    storage = paged_runner.KVStorage
+    storage = paged_runner.KVStorage  # type: ignore[attr-defined]
 
     def little_memory(num_blocks: int, *arguments: Any) -> Any:
         if num_blocks > 20:

@@ -31,6 +31,7 @@ from topics.record import RecordId
 from workers.answers.reply_stream import StreamStart
 from workers.attempts.begun import Begun, LastWords
 from workers.attempts.carried import Carried
+from workers.attempts.certain_start import CertainStart
 from workers.attempts.note_writing import NoteWriting
 from workers.attempts.start_gate import ArrivalKey, StartGate, arrival_key
 from workers.attempts.start_queue import StartQueue
@@ -95,10 +96,8 @@ class Attempts:
         self._go_on = go_on
         self._give_up = give_up
         self._answered = answered
-        self._on_broken = on_broken
         self._call_soon = call_soon
         self._full = full
-        self._certain = certain
         self._wall_ms = wall_ms
         self._monotonic_s = monotonic_s
         self._gate = StartGate(let_in, self._run_again)
@@ -109,10 +108,11 @@ class Attempts:
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, Begun] = {}
         self.carried = Carried(self._begun, drop)
+        self._start = CertainStart(
+            self._gate, self._notes, journal, self._begun, self.carried, certain=certain, on_broken=on_broken
+        )
         self._asked: dict[ArrivalKey, list[StageJob]] = {}
         """Sequences of arrivals whose attempt is not written yet."""
-        self._uncertain: list[tuple[StageJob, int]] = []
-        """Begun with this attempt, and perhaps another worker's already."""
         self._due = StartQueue(journal, call_soon=call_soon, begin=self._begin_due, emptied=self._begin_held)
         self._repeated = self._given_up = 0
 
@@ -217,34 +217,11 @@ class Attempts:
         """Let in what is asked for when the attempt's note is acknowledged."""
         begun = self._begun[key]
         for job in self._asked.pop(key, ()):
-            begun.written.add_done_callback(partial(self._on_begun, job, begun.note.attempt))
-
-    def _on_begun(self, job: StageJob, attempt: int, written: "asyncio.Future[RecordId]") -> None:
-        if written.cancelled():
-            return
-        if (error := written.exception()) is not None:
-            # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
-            self._on_broken(error)
-        else:
-            self._let_begin(job, attempt)
-
-    def _let_begin(self, job: StageJob, attempt: int) -> None:
-        """The note stands in the log: if the partition was ours until then, whoever owns it next finds it there.
-
-        A process that was stopped may have written it too late: it waits until the group says whose the partition is.
-        Also called if the partition is gone: the engine lets what it has dropped pass by.
-        """
-        if arrival_key(job.arrival) in self._begun and not self._certain(job.arrival.origin_class):
-            self._uncertain.append((job, attempt))
-        else:
-            self._gate.begun(job, attempt)
+            self._start.when_noted(job, begun)
 
     def confirmed(self) -> None:
         """A group has just said that this worker is a member, and so that a class's partitions are its own."""
-        if self._uncertain:
-            waiting, self._uncertain = self._uncertain, []
-            for job, attempt in waiting:
-                self._let_begin(job, attempt)
+        self._start.confirmed()
 
     def _run_again(self, message: Staged | Refused) -> None:
         """On either thread."""
@@ -289,6 +266,7 @@ class Attempts:
         begun = self._begun.get(arrival_key(arrival))
         if begun is None or begun.ending or tokens <= begun.note.tokens or self.carried.is_away(begun):
             return
+        begun.tokens = tokens
         now_s = self._monotonic_s()
         clears = begun.suspect and tokens > begun.note.reached and not begun.note.got_on
         if not clears and now_s < begun.noted_s + _NOTE_EVERY_S:
@@ -351,7 +329,7 @@ class Attempts:
         newest = self._last_of.get((partition.topic, partition.partition))
         if newest is not None and was_of(newest):
             del self._last_of[partition.topic, partition.partition]
-        self._uncertain, waiting = [], self._uncertain
+        waiting = self._start.take_waiting()
         going_on: list[Begun] = []
         dropped: list[Begun] = []
         for key in [key for key in (*self._begun, *self._prior) if was_of(key)]:
@@ -364,8 +342,7 @@ class Attempts:
             self._next_suspect(key)
         self.carried.give_up(dropped)
         self.carried.leave(partition.topic, partition.partition, going_on)
-        for job, attempt in waiting:
-            self._let_begin(job, attempt)
+        self._start.look_again(waiting)
 
     def give_back(self) -> None:
         """The worker ends in order, with all that it has not answered; its engine has stopped."""

@@ -26,6 +26,10 @@ class Begun:
     suspect: bool
     start: StreamStart = StreamStart()  # noqa: RUF009 - frozen
     ending: bool = False
+    tokens: int = 0
+    """That this attempt has come to, noted or not."""
+    has_waited: bool = False
+    """Its note said once that nobody runs it yet."""
     first_epoch: int = field(init=False)
     """Of the assignments under which this attempt has been run."""
 

@@ -36,10 +36,15 @@ class NoteWriting:
         return written
 
     def write_last(self, begun: Begun) -> None:
-        """Also of one whose reply is on its way: it may not arrive. If it does, its next owner takes the note away."""
+        """Also of one whose reply is on its way: it may not arrive. If it does, its next owner takes the note away.
+
+        What it has come to and was not noted yet is: it ran there, and its worker lived.
+        """
         if not self._journal.has_room:
             return  # the broker is away: the next owner will count a crash
-        written = self.write(begun.arrival, replace(begun.note, running=False))
+        written = self.write(
+            begun.arrival, replace(begun.note, tokens=max(begun.note.tokens, begun.tokens), running=False)
+        )
         if written is not None:
             begun.written = written
             self._given_back.add(written)

@@ -49,6 +49,11 @@ class StartGate:
         if attempt is not None:
             self._let_in(message, attempt)
 
+    def is_prepared(self, job: StageJob) -> bool:
+        """Its prompt is there, and waits for its attempt."""
+        with self._lock:
+            return _job_key(job) in self._staged
+
     def begun(self, job: StageJob, attempt: int) -> None:
         """The attempt that the sequence is a part of is acknowledged."""
         key = _job_key(job)

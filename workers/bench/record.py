@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 
 __all__ = ["bench_record", "write_record"]
 

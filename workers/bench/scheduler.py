@@ -141,7 +141,7 @@ class Bench:
 
 def _resident_bytes() -> int:
     # Imported here: the command's help needs no worker extra.
-    import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+    import psutil
 
     gc.collect()
     return int(psutil.Process().memory_info().rss)

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 import torch
 
 from workers.runners.errors import DeviceError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 
 from scheduling.step_time import LinearStepTime
 from workers.configuration.config import EngineConfig, ModelConfig

@@ -75,7 +75,8 @@ async def test_collectors_share_the_jobs_and_take_over(desk: JobDesk, row_worker
         row_worker.allow(30)
         await until(lambda: first.statistics().ended_jobs == 2)
     for job_id in jobs:
-        check_files(*(tmp_path / "results" / job_id / name for name in ("output.jsonl", "errors.jsonl")), names(20))
+        folder = tmp_path / "results" / job_id
+        check_files(folder / "output.jsonl", folder / "errors.jsonl", names(20))
     await desk.board.refresh()
     assert all(desk.board.jobs[job_id].ended for job_id in jobs)
 

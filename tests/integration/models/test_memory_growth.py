@@ -5,7 +5,7 @@ import random
 import tracemalloc
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 import pytest
 from transformers import LlamaConfig
 

@@ -84,7 +84,7 @@ async def make_scram_user(bootstrap_servers: str, name: str, password: str) -> N
         for mechanism, digest in _MECHANISMS.items():  # a broker takes one of a user in a request
             salt = os.urandom(24)
             salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, _ITERATIONS)
-            upsertion = (name, mechanism, _ITERATIONS, salt, salted, {})
+            upsertion: tuple[Any, ...] = (name, mechanism, _ITERATIONS, salt, salted, {})
             answer = await client.send(client.get_random_node(), _Request([upsertion]))
             ((_, code, message, _),) = answer.results
             assert code == 0, f"{name}: {code} {message}"

@@ -19,25 +19,23 @@ WINDOW_MS = 60_000
 
 
 def order(rows: int | None = 10, **fields: Any) -> JobOrder:
-    return JobOrder(
-        **{
-            "job_id": JOB,
-            "priority": "p3",
-            "tenant": "acme",
-            "weight": 1,
-            "completion_window_s": WINDOW_MS // 1000,
-            "metadata": {},
-            "created_at_ms": 0,
-            "input_name": "rows.jsonl",
-            "input_fingerprint": "f",
-            "input_bytes": 1,
-            "reply_partition": 0,
-            "reply_offset": 0,
-            "endpoint": "/v1/chat/completions",
-            "rows": rows,
-        }
-        | fields
-    )
+    usual: dict[str, Any] = {
+        "job_id": JOB,
+        "priority": "p3",
+        "tenant": "acme",
+        "weight": 1,
+        "completion_window_s": WINDOW_MS // 1000,
+        "metadata": {},
+        "created_at_ms": 0,
+        "input_name": "rows.jsonl",
+        "input_fingerprint": "f",
+        "input_bytes": 1,
+        "reply_partition": 0,
+        "reply_offset": 0,
+        "endpoint": "/v1/chat/completions",
+        "rows": rows,
+    }
+    return JobOrder(**(usual | fields))
 
 
 def run(number: int = 1, *, begun_ms: int = 0, rows: RowSet | None = None, answers_before: int = 0) -> JobRun:

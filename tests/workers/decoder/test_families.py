@@ -234,6 +234,7 @@ def test_a_grammar_that_its_answer_has_left_names_its_sequence_and_spares_the_ot
         runner.step([SequenceInput([3], 0, [3], None), broken, good])
     assert caught.value.sequences == (1,)
     (token,) = runner.step([good])
+    assert token is not None
     assert byte_level_tokenizer().decode([token]).startswith('"')
 
 
