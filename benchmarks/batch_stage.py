@@ -157,10 +157,12 @@ class Stage:
         self._commands.append(command)
         return command
 
-    async def run(self, *words: str, code: int = 0) -> None:
+    async def run(self, *words: str, code: int = 0) -> str:
+        """What it said on its standard error."""
         command = await self.start(*words)
         if (ended := await command.ended()) != code:
             raise SystemExit(f"headrace {words[0]} ended with {ended}: {command.heard()}")
+        return command.heard()
 
     async def start_worker(self) -> Command:
         return await self.start("serve", "--log-level", "error")

@@ -16,6 +16,7 @@ has two answers, counted from the topics; states and times are right. Prints one
 import argparse
 import asyncio
 import json
+import re
 import tempfile
 import time
 from collections import Counter
@@ -41,6 +42,7 @@ _BUSY_PART = 0.05
 """Of the rows: when they are done, the engine is full of others."""
 _RATED_PART = 0.06
 """Of the rows: so many others are run first, to see how fast they are."""
+_LATE = re.compile(r"([0-9,]+) answers that came after")
 _ENDED_PART = 0.3
 """Of the rows: when they are done, the job is cancelled or its window closes."""
 _WAITING = ("--wait", "--output", "out.jsonl", "--errors", "bad.jsonl")
@@ -219,7 +221,8 @@ async def ended_and_resumed(stage: Stage, rows: int, ended: JobState) -> dict[st
     expect("done rows", at_end.completed, files["output_lines"])
     expect("rows with a fate", at_end.completed + at_end.failed + at_end.expired + at_end.cancelled, rows)
     done = output_ids(output)
-    await stage.run("resume", JOB, "--completion-window", "2h", *_WAITING, code=1)
+    said = await stage.run("resume", JOB, "--completion-window", "2h", *_WAITING, code=1)
+    late = _LATE.search(said)
     resumed = await state(stage, JobState.COMPLETED)
     files = check_files(output, errors, rows)
     expect("output lines", files["output_lines"], rows - bad_rows(rows))
@@ -231,6 +234,7 @@ async def ended_and_resumed(stage: Stage, rows: int, ended: JobState) -> dict[st
     expect("answers after the retry", output_ids(output), done)
     return {
         "at_its_end": counts(at_end),
+        "late_answers_counted": 0 if late is None else int(late[1].replace(",", "")),
         "resumed": counts(resumed),
         "retried": counts(retried),
         **files,

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from scheduling.columns import grown
 from scheduling.discipline import Discipline
 from scheduling.index import Index
 from scheduling.ledger import Cause, Ledger, LedgerStatistics
@@ -281,5 +282,5 @@ class AccountedQdisc:
 
     def _grow(self, row: int) -> None:
         column = self._cost_queued
-        more = max(row + 1, 2 * len(column), 1024) - len(column)
+        more = grown(len(column), row) - len(column)
         column.frombytes(bytes(more * column.itemsize))

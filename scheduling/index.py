@@ -15,6 +15,7 @@ from array import array
 from dataclasses import dataclass
 from math import inf
 
+from scheduling.columns import grown
 from scheduling.cost import CostModel
 from scheduling.interner import Interner
 from scheduling.priority import PriorityClass
@@ -68,13 +69,13 @@ class Index:
     """
 
     def __init__(self, capacity: int = 1_000_000, initial_rows: int = 1024, cost: CostModel | None = None) -> None:
-        """`capacity`: the most rows at once. Memory grows by doubling from `initial_rows` up to it."""
+        """`capacity`: the most rows at once. Memory grows from `initial_rows` up to it."""
         if capacity < 1 or initial_rows < 1:
             raise ValueError(f"an index needs at least one row, got {capacity=}, {initial_rows=}")
         self.capacity = capacity
         self.cost = cost or CostModel()
-        self.tenants = Interner()
-        self.flows = Interner()
+        self.tenants: Interner[str] = Interner()
+        self.flows: Interner[str] = Interner()
         self.state = bytearray()
         self.origin = bytearray()
         self.service = bytearray()
@@ -274,7 +275,7 @@ class Index:
             if self._used == self._allocated:
                 if self._allocated == self.capacity:
                     raise IndexFull(f"all {self.capacity} rows of the index are in use")
-                self._grow(min(2 * self._allocated, self.capacity))
+                self._grow(min(grown(self._allocated, self._used), self.capacity))
             row = self._used
             self._used += 1
         self._rows += 1

@@ -1,15 +1,20 @@
 """Names as small integers, with the memory bounded by the names in use.
 
 Knows names and how often each is held. Does not know what a name stands for: one interner holds tenants, another
-holds flows (whose names carry their tenant's number, so that two tenants' flows never meet).
+holds flows (whose names carry their tenant's number, so that two tenants' flows never meet). A name is anything that
+can be a key.
 """
 
 from array import array
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 __all__ = ["Interner"]
 
+N = TypeVar("N", bound=Hashable)
 
-class Interner:
+
+class Interner(Generic[N]):
     """A name ↔ number table with reference counts. A number is recycled once nobody holds it.
 
     Whoever keeps a number beyond the call that gave it holds it (`hold`, `drop`): a discipline that remembers a
@@ -17,12 +22,12 @@ class Interner:
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._names: list[str | None] = []
+        self._numbers: dict[N, int] = {}
+        self._names: list[N | None] = []
         self._holders: array[int] = array("I")
         self._free: array[int] = array("I")
 
-    def intern(self, name: str) -> int:
+    def intern(self, name: N) -> int:
         """The number of `name`, held once more."""
         number = self._numbers.get(name)
         if number is not None:
@@ -56,11 +61,11 @@ class Interner:
             del self._numbers[name]
             self._free.append(number)
 
-    def number(self, name: str) -> int | None:
+    def number(self, name: N) -> int | None:
         """The number of `name` if it is in use; holds nothing."""
         return self._numbers.get(name)
 
-    def name(self, number: int) -> str:
+    def name(self, number: int) -> N:
         name = self._names[number]
         assert name is not None, f"{number} means nothing now"
         return name

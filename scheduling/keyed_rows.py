@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from scheduling.columns import grown
 from scheduling.row_list import NO_ROW
 
 __all__ = ["KeyedEnds", "KeyedRows"]
@@ -36,7 +37,7 @@ class KeyedRows:
 
     def append(self, queue: KeyedEnds, row: int) -> None:
         if row >= len(self.number):
-            more = max(row + 1, 2 * len(self.number), 1024) - len(self.number)
+            more = grown(len(self.number), row) - len(self.number)
             self.number.frombytes(bytes(more * self.number.itemsize))
         self._count = self.number[row] = self._count + 1
         heappush(queue.heap, (self._key_of(row), self._count, row))

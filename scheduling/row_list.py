@@ -3,14 +3,16 @@
 Knows row numbers and the order in which rows came. Does not know why. All lists of a discipline share one `RowLinks`,
 for a row is in one list at most.
 
-16 bytes a row.
+8 bytes a row; 16 where a row can come back to its place.
 """
 
 from array import array
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["NO_ROW", "RowEnds", "RowLinks", "RowList"]
+from scheduling.columns import grown
+
+__all__ = ["NO_ROW", "RowChain", "RowEnds", "RowLinks", "RowList"]
 
 NO_ROW = 2**32 - 1
 """In a link: nobody. (An index has fewer rows.)"""
@@ -35,22 +37,18 @@ class RowList:
         self.count = 0
 
 
-class RowLinks:
+class RowChain:
     """The links of all lists."""
 
     def __init__(self) -> None:
         self.after: array[int] = array("I")
         self.before: array[int] = array("I")
-        self.number: array[int] = array("Q")
-        """Rows are numbered as they come; a row that comes back keeps its number, and so its place."""
         self._size = 0
-        self._count = 0
 
     def append(self, queue: RowEnds, row: int) -> None:
-        """A new row at the tail."""
+        """A row that is in no list, at the tail."""
         if row >= self._size:
             self._grow(row)
-        self._count = self.number[row] = self._count + 1
         tail = queue.tail
         self.after[row] = NO_ROW
         self.before[row] = tail
@@ -60,12 +58,6 @@ class RowLinks:
             self.after[tail] = row
         queue.tail = row
         queue.count += 1
-
-    def relist(self, queue: RowEnds, row: int) -> None:
-        """A row that is in no list now, at the tail of this one, with the number it has."""
-        number = self.number[row]
-        self.append(queue, row)
-        self.number[row] = number
 
     def remove(self, queue: RowEnds, row: int) -> None:
         before, after = self.before[row], self.after[row]
@@ -90,6 +82,54 @@ class RowLinks:
             self.before[after] = NO_ROW
         queue.count -= 1
 
+    def rows(self, queue: RowEnds) -> Iterator[int]:
+        row = queue.head
+        while row != NO_ROW:
+            yield row
+            row = self.after[row]
+
+    def check_integrity(self, queue: RowEnds) -> None:
+        """Assert that links and count agree. Linear."""
+        count = 0
+        before = NO_ROW
+        for row in self.rows(queue):
+            assert self.before[row] == before, f"row {row} points back to another row"
+            before = row
+            count += 1
+            assert count <= queue.count, "the list has more rows than it counts, or a circle"
+        assert count == queue.count, f"the list has {count} rows and counts {queue.count}"
+        assert queue.tail == before, "the tail is not the last row"
+
+    def _columns(self) -> "tuple[array[int], ...]":
+        return self.after, self.before
+
+    def _grow(self, row: int) -> None:
+        more = grown(self._size, row) - self._size
+        for column in self._columns():
+            column.frombytes(bytes(more * column.itemsize))
+        self._size += more
+
+
+class RowLinks(RowChain):
+    """The same, of rows that may come back to their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number: array[int] = array("Q")
+        """Rows are numbered as they come; a row that comes back keeps its number, and so its place."""
+        self._count = 0
+
+    def append(self, queue: RowEnds, row: int) -> None:
+        """A new row at the tail."""
+        super().append(queue, row)
+        self._count = self.number[row] = self._count + 1
+
+    def relist(self, queue: RowEnds, row: int) -> None:
+        """A row that is in no list now, at the tail of this one, with the number it has."""
+        number = self.number[row]
+        self.append(queue, row)
+        self.number[row] = number
+
     def restore(self, queue: RowEnds, row: int) -> None:
         """A row that was here before, by its number. Costs as many steps as rows came back before it."""
         if row >= self._size:
@@ -109,26 +149,5 @@ class RowLinks:
             self.before[after] = row
         queue.count += 1
 
-    def rows(self, queue: RowEnds) -> Iterator[int]:
-        row = queue.head
-        while row != NO_ROW:
-            yield row
-            row = self.after[row]
-
-    def check_integrity(self, queue: RowEnds) -> None:
-        """Assert that links and count agree. Linear."""
-        count = 0
-        before = NO_ROW
-        for row in self.rows(queue):
-            assert self.before[row] == before, f"row {row} points back to another row"
-            before = row
-            count += 1
-            assert count <= queue.count, "the list has more rows than it counts, or a circle"
-        assert count == queue.count, f"the list has {count} rows and counts {queue.count}"
-        assert queue.tail == before, "the tail is not the last row"
-
-    def _grow(self, row: int) -> None:
-        more = max(row + 1, 2 * self._size, 1024) - self._size
-        for column in (self.after, self.before, self.number):
-            column.frombytes(bytes(more * column.itemsize))
-        self._size += more
+    def _columns(self) -> "tuple[array[int], ...]":
+        return *super()._columns(), self.number

@@ -51,10 +51,6 @@ class Cancel:
         """Ends `RequestError.cancelled`'s sentence. Nobody is told another's names."""
         return "by its caller" if self.scope == "request" else f"with all of its {self.scope}"
 
-    def covers(self, request_id: str, job_id: str | None, tenant: str, sent_ms: int) -> bool:
-        named = {"request": request_id, "job": job_id, "tenant": tenant}[self.scope]
-        return named == self.name and sent_ms <= self.before_ms
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:

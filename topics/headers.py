@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from topics.errors import RequestError
 from topics.record import InboundRecord
@@ -194,43 +194,31 @@ class RequestHeaders:
         number, not one of the values it may have. `ReplyAddress.salvage` then says where the refusal goes.
         """
         last = dict(record.headers)
+        found: dict[str, Any] = {}
         ignored: list[str] = []
-
-        def trace(name: str) -> str | None:
+        # By what is there, and not by what there may be: most are absent, and every record is read.
+        for name in last:
+            field = _FIELDS.get(name)
+            if field is None:
+                continue
             try:
-                return _read(last, name, _text)
+                found[field[0]] = _read(last, name, field[1])
             except RequestError:
+                if name not in _TRACE_CONTEXT:
+                    raise
                 ignored.append(name)
-                return None
-
-        request_id = _read(last, REQUEST_ID, _text)
-        reply_topic = _read(last, REPLY_TOPIC, _topic)
-        reply_partition = _read(last, REPLY_PARTITION, _partition)
-        if reply_partition is not None and reply_topic is None:
+        if REPLY_PARTITION in last and REPLY_TOPIC not in last:
             raise _bad(REPLY_PARTITION, f"is given without {REPLY_TOPIC}", f"send {REPLY_TOPIC} too, or neither")
-        sla_ms = _read(last, SLA_MS, _number)
-        if sla_ms == 0:
-            raise _bad(SLA_MS, "is 0", "send the milliseconds that the request may take, at least 1")
-        if sla_ms is not None and record.timestamp_ms < 0:
-            raise _bad(SLA_MS, "counts from the record's timestamp, and it has none", f"send {DEADLINE_MS} instead")
-        return cls(
-            request_id=str(record.id) if request_id is None else request_id,
-            tenant=_read(last, TENANT, _name),
-            flow=_read(last, FLOW, _name),
-            tier=_read(last, TIER, _tier),
-            deadline_ms=_read(last, DEADLINE_MS, _number),
-            sla_ms=sla_ms,
-            reply_topic=reply_topic,
-            reply_partition=reply_partition,
-            correlation_id=_read(last, CORRELATION_ID, _opaque),
-            traceparent=trace(TRACEPARENT),
-            tracestate=trace(TRACESTATE),
-            baggage=trace(BAGGAGE),
-            job_id=_read(last, JOB_ID, _name),
-            custom_id=_read(last, CUSTOM_ID, _text),
-            requeued_sent_ms=_read(last, REQUEUED_SENT_MS, _number),
-            ignored=tuple(ignored),
-        )
+        if SLA_MS in last:
+            if found["sla_ms"] == 0:
+                raise _bad(SLA_MS, "is 0", "send the milliseconds that the request may take, at least 1")
+            if record.timestamp_ms < 0:
+                raise _bad(SLA_MS, "counts from the record's timestamp, and it has none", f"send {DEADLINE_MS} instead")
+        if REQUEST_ID not in last:
+            found["request_id"] = str(record.id)
+        if ignored:
+            found["ignored"] = tuple(ignored)
+        return cls(**found)
 
     def encode(self) -> list[tuple[str, bytes]]:
         """The headers as a producer sends them; absent ones are left out. The partition goes as Spring's 4 bytes.
@@ -361,3 +349,24 @@ def _partition(name: str, value: bytes) -> int:
     if partition > _MAX_PARTITION:
         raise _bad(name, "is no partition", "send a number from 0, as 4 bytes big-endian or as ASCII digits")
     return partition
+
+
+_TRACE_CONTEXT = frozenset({TRACEPARENT, TRACESTATE, BAGGAGE})
+_FIELDS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
+    REQUEST_ID: ("request_id", _text),
+    TENANT: ("tenant", _name),
+    FLOW: ("flow", _name),
+    TIER: ("tier", _tier),
+    DEADLINE_MS: ("deadline_ms", _number),
+    SLA_MS: ("sla_ms", _number),
+    REPLY_TOPIC: ("reply_topic", _topic),
+    REPLY_PARTITION: ("reply_partition", _partition),
+    CORRELATION_ID: ("correlation_id", _opaque),
+    TRACEPARENT: ("traceparent", _text),
+    TRACESTATE: ("tracestate", _text),
+    BAGGAGE: ("baggage", _text),
+    JOB_ID: ("job_id", _name),
+    CUSTOM_ID: ("custom_id", _text),
+    REQUEUED_SENT_MS: ("requeued_sent_ms", _number),
+}
+"""Each request header's field of `RequestHeaders`, and its reader."""

@@ -110,17 +110,6 @@ class Delivery:
             certain=lambda priority: self.channels[priority].consumer.lease.holds,
             carries=self._transactional,
         )
-        self.payloads: Mapping[PriorityClass, PayloadSource] = {
-            priority: PayloadSource(
-                Payloads(max_bytes),
-                RecordFetcher(kafka, f"payloads-{priority.label}", catalogue.requests(priority.label)),
-                prepare=computing.stage,
-                refuse=self.attempts.staged,
-                call_soon=call_soon,
-            )
-            for priority, max_bytes in class_shares(weights, config.ingress.max_bytes).items()
-        }
-        self._kept = KeptFinals(config.kafka.session_timeout_ms / 1000, self._trace)
         self.ingress = Ingress(
             config.ingress,
             default_reply_topic=topics.replies,
@@ -130,6 +119,17 @@ class Delivery:
             refuse=self._refuse,
             cancelling=orders.cancelling,
         )
+        self.payloads: Mapping[PriorityClass, PayloadSource] = {
+            priority: PayloadSource(
+                Payloads(max_bytes, self.ingress.sender_of),
+                RecordFetcher(kafka, f"payloads-{priority.label}", catalogue.requests(priority.label)),
+                prepare=computing.stage,
+                refuse=self.attempts.staged,
+                call_soon=call_soon,
+            )
+            for priority, max_bytes in class_shares(weights, config.ingress.max_bytes).items()
+        }
+        self._kept = KeptFinals(config.kafka.session_timeout_ms / 1000, self._trace)
         self.channels: Mapping[PriorityClass, ClassChannel] = {
             priority: ClassChannel(
                 priority,

@@ -179,7 +179,7 @@ def test_a_row_takes_at_most_200_bytes_with_its_names() -> None:
 
 
 def test_interner_check_finds_a_corruption() -> None:
-    interner = Interner()
+    interner: Interner[str] = Interner()
     interner.intern("a")
     interner.check_integrity()
     interner._holders[0] = 0

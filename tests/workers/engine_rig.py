@@ -148,6 +148,7 @@ class Rig:
             self.take()
             self.parts.scheduler.check_integrity()
             self.parts.index.check_integrity()
+            self.parts.engine.check_integrity()
             if not worked and not self.inbox:
                 return
         raise AssertionError(f"still work after {turns} turns")

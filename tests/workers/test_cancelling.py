@@ -1,5 +1,6 @@
 """Cancelling in the engine: whatever a request is doing, it ends once with `cancelled` and lets go of what it held."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from scheduling.priority import PriorityClass
 from tests.workers.engine_rig import Rig
+from tests.workers.table_rig import TableRig
 from topics.control_orders import Cancel
 from topics.errors import RequestError
 from workers.configuration.config import EngineConfig
@@ -115,22 +117,27 @@ def test_an_order_for_nobody_changes_nothing() -> None:
 def test_from_the_order_on_nothing_of_a_large_backlog_goes_on() -> None:
     """The rows are ended in slices; those that no slice has come to are stopped where they would go on."""
     rig = Rig()
-    arrivals = {row: rig.arrive(f"r{row}") for row in range(800)}
-    cancelling = Cancelling(arrivals)
-    for row, arrival in arrivals.items():
-        cancelling.entered(row, arrival)
+    known = TableRig()
+    cancelling = Cancelling(known.table, 800)
+    for row in range(800):
+        assert known.add(rig.arrive(f"r{row}")) == row
+        cancelling.entered(row, f"r{row}")
+
+    def end(rows: Iterable[int]) -> None:
+        for row in rows:
+            cancelling.left(row, f"r{row}")
+            known.end(row)
+
     assert cancelling.order([Cancel("tenant", "t", LATER_MS)], begun=[3]).keys() == {3}
-    arrivals.pop(3)
+    end([3])
     first = cancelling.take()
-    assert 0 < len(first) < len(arrivals), "one slice took everything"
-    left = next(row for row in arrivals if row not in first)
+    assert 0 < len(first) < len(known.index), "one slice took everything"
+    left = next(row for row in range(800) if known.table.knows(row) and row not in first)
     assert cancelling.stops(left) is not None
-    for row in first:
-        cancelling.left(row, arrivals.pop(row))
+    end(first)
     while cancelling.busy:
-        for row in cancelling.take():
-            cancelling.left(row, arrivals.pop(row))
-    assert not arrivals
+        end(cancelling.take())
+    assert len(known.index) == 0
 
 
 def test_requests_of_several_choices_end_once_each_however_many_wait() -> None:
@@ -218,15 +225,18 @@ def test_a_request_whose_further_choices_find_no_room_is_found_all_the_same(monk
 def test_an_order_does_not_end_who_has_the_row_of_one_that_it_meant() -> None:
     rig = Rig()
     older, newer = rig.arrive("older"), rig.arrive("newer")
-    arrivals = {3: older}
-    cancelling = Cancelling(arrivals)
-    cancelling.entered(3, older)
+    known = TableRig()
+    cancelling = Cancelling(known.table, 10)
+    row = known.add(older)
+    cancelling.entered(row, "older")
     assert cancelling.order((Cancel("request", "older", LATER_MS),), begun=()) == {}, "it waits: the next slice ends it"
     # It ended before that slice, and another request runs in its row when the next order comes.
-    cancelling.left(3, older)
-    arrivals[3] = newer
-    cancelling.entered(3, newer)
-    assert cancelling.order((Cancel("request", "nobody", LATER_MS),), begun=(3,)) == {}
+    cancelling.left(row, "older")
+    known.end(row)
+    assert known.add(newer) == row
+    cancelling.entered(row, "newer")
+    assert cancelling.order((Cancel("request", "nobody", LATER_MS),), begun=(row,)) == {}
+    assert cancelling.take() == {}
 
 
 def test_a_request_that_has_one_of_its_answers_stays_in_its_class() -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.workers.test_payloads import SIZE, arrival_of, record_of
+from tests.workers.test_payloads import SIZE, arrival_of, record_of, sender_of
 from topics.aiokafka_producer import KafkaUnavailableError
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId
@@ -53,7 +53,7 @@ class Scene:
         self.refused: list[Refused] = []
         fetcher: Any = self.log
         self.source = PayloadSource(
-            Payloads(budget * SIZE),
+            Payloads(budget * SIZE, sender_of),
             fetcher,
             prepare=lambda job, record: self.prepared.append((job.arrival.id.offset, record)),
             refuse=self.refused.append,

@@ -8,9 +8,11 @@ from topics.assignment import PartitionEpoch
 from topics.headers import RequestHeaders
 from topics.record import InboundRecord, RecordId
 from workers.intake.longest import Longest
-from workers.intake.payloads import Payloads, record_size
+from workers.intake.payloads import Payloads, Sender, record_size
 from workers.intake.request import Arrival
 
+SENDERS: dict[RecordId, Sender] = {}
+"""Of the records that were made last."""
 SIZE = record_size(InboundRecord(RecordId("p1", 0, 0), 0, None, bytes(100), ()))
 
 
@@ -33,7 +35,13 @@ def arrival_of(offset: int, tenant: str = "A", flow: str = "", *, partition: int
 
 
 def record_of(arrival: Arrival, size: int = 100) -> InboundRecord:
+    SENDERS[arrival.id] = Sender(arrival.tenant, arrival.flow)
     return InboundRecord(arrival.id, 0, None, bytes(size), ())
+
+
+def sender_of(record: InboundRecord) -> Sender:
+    """As ingress reads it of the headers, which these records have not."""
+    return SENDERS[record.id]
 
 
 def kept(payloads: Payloads, arrivals: list[Arrival]) -> list[int]:
@@ -41,7 +49,7 @@ def kept(payloads: Payloads, arrivals: list[Arrival]) -> list[int]:
 
 
 def test_the_end_of_the_longest_backlog_goes_first() -> None:
-    payloads = Payloads(6 * SIZE)
+    payloads = Payloads(6 * SIZE, sender_of)
     job = [arrival_of(offset, "A", "job") for offset in range(10)]
     for arrival in job:
         payloads.keep(arrival, record_of(arrival))
@@ -56,7 +64,7 @@ def test_the_end_of_the_longest_backlog_goes_first() -> None:
 
 
 def test_a_flow_for_each_request_makes_no_tenant_look_small() -> None:
-    payloads = Payloads(6 * SIZE)
+    payloads = Payloads(6 * SIZE, sender_of)
     many = [arrival_of(offset, "A", f"flow{offset}") for offset in range(10)]
     few = [arrival_of(100 + number, "B", "one") for number in range(2)]
     for arrival in [*many, *few]:
@@ -65,7 +73,7 @@ def test_a_flow_for_each_request_makes_no_tenant_look_small() -> None:
 
 
 def test_what_is_read_again_stands_before_its_flow_and_what_runs_last_makes_room() -> None:
-    payloads = Payloads(4 * SIZE)
+    payloads = Payloads(4 * SIZE, sender_of)
     job = [arrival_of(offset) for offset in range(8)]
     for arrival in job:
         payloads.keep(arrival, record_of(arrival))
@@ -83,7 +91,7 @@ def test_what_is_read_again_stands_before_its_flow_and_what_runs_last_makes_room
 
 
 def test_one_that_is_larger_than_the_budget_is_not_kept_but_known() -> None:
-    payloads = Payloads(SIZE)
+    payloads = Payloads(SIZE, sender_of)
     large = arrival_of(0)
     payloads.keep(large, record_of(large, 5_000))
     assert payloads.find(large) is None
@@ -92,7 +100,7 @@ def test_one_that_is_larger_than_the_budget_is_not_kept_but_known() -> None:
 
 
 def test_what_was_revoked_is_not_found_and_leaves_in_slices() -> None:
-    payloads = Payloads(5 * SIZE)
+    payloads = Payloads(5 * SIZE, sender_of)
     gone = [arrival_of(offset) for offset in range(8)]
     for arrival in gone:
         payloads.keep(arrival, record_of(arrival))
@@ -128,7 +136,7 @@ class PayloadsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.payloads = Payloads(20 * SIZE)
+        self.payloads = Payloads(20 * SIZE, sender_of)
         self.waiting: dict[tuple[PartitionEpoch, int], Arrival] = {}
         self.epochs = {0: 1, 1: 1}
         self.offset = 0

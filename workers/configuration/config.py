@@ -100,7 +100,7 @@ class EngineConfig(Section):
 class IngressConfig(Section):
     max_rows: int = Field(500_000, ge=16)
     """Requests read ahead of what runs, the same number of each class that is served; beyond it the class's partitions
-    are paused. One that waits takes about a kilobyte beside its payload."""
+    are paused. One that waits takes about a quarter of a kilobyte beside its payload."""
     max_bytes: int = Field(256 * 2**20, ge=2**20)
     """Bytes of the payloads of those requests in memory, divided between the classes by weight. Beyond it those are let
     go of that are likely to run last, and read again from their topic before they run. Records that become dead letters

@@ -116,7 +116,7 @@ class Arrivals:
         self._requests.add(row, arrival)
         if self._observer is not None:
             self._observer.arrived(row)
-        self._cancelling.entered(row, arrival)
+        self._cancelling.entered(row, arrival.headers.request_id)
         self._scheduler.enqueue(row, now)
         return row
 

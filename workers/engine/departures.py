@@ -69,7 +69,7 @@ class Departures:
             group = self._groups.of(row)
             self.ended += group is None or (len(group.rows) == 1 and not group.short)
             if embedding is None:
-                self._observe_length(row, output)
+                self._observe_length(row, arrival, output)
         else:
             self.failed += isinstance(reason, RequestError)
             self._end_siblings(row, now)
@@ -78,11 +78,11 @@ class Departures:
         cached = 0 if timeline.admitted_s is None else self._index.cached_tokens[row]
         cost = self._index.cost.prompt(prompt, cached) + self._index.cost.output(output)
         self._outbox.ended(arrival, prepared, Ending(reason, timeline, prompt, output, cached, cost, embedding))
-        self._forget(row)
+        self._forget(row, arrival.headers.request_id)
 
-    def _observe_length(self, row: int, output_tokens: int) -> None:
+    def _observe_length(self, row: int, arrival: Arrival, output_tokens: int) -> None:
         """Of an answer that came to its end."""
-        arrival, request = self._requests.arrival(row), self._requests.staged(row)
+        request = self._requests.staged(row)
         predicted = self._index.output_tokens[row] + (0 if request is None else request.told_tokens)
         self._lengths.observe(arrival.origin_class, arrival.tenant, predicted, output_tokens)
 
@@ -121,7 +121,7 @@ class Departures:
         """A slice of the rows whose partitions are gone: a large backlog must not stop a step."""
         for row in self._requests.next_revoked(_DROPS_A_TURN):
             self._scheduler.cancel(row, now)
-            self._forget(row)
+            self._forget(row, self._requests.request_id(row))
 
     def _move(self, row: int, to: PriorityClass, now: float) -> None:
         waiting = (RequestState.WAITING, RequestState.STAGED)
@@ -141,10 +141,10 @@ class Departures:
         for other in self._groups.siblings(row):
             if self._index.state_of(other) not in TERMINAL_STATES:
                 self._scheduler.cancel(other, now)
-            self._forget(other)
+            self._forget(other, self._requests.request_id(other))
 
-    def _forget(self, row: int) -> None:
-        self._cancelling.left(row, self._requests.arrival(row))
+    def _forget(self, row: int, request_id: str) -> None:
+        self._cancelling.left(row, request_id)
         self._groups.leave(row)
         self._requests.forget(row)
         self._index.release(row)

@@ -87,9 +87,9 @@ class Engine:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._observer = observer
-        self._requests = RequestTable()
+        self._requests = RequestTable(index)
         self._groups = SequenceGroups()
-        self._cancelling = Cancelling(self._requests.arrivals)
+        self._cancelling = Cancelling(self._requests, index.capacity)
         self._run_limit = None if max_run_s is None else RunLimit(max_run_s, self._requests)
         tokens = TokenIntake(outbox, hasher, observer)
         self._departures = Departures(
@@ -249,6 +249,10 @@ class Engine:
             speculation=self._execution.speculation_statistics(),
         )
 
+    def check_integrity(self) -> None:
+        """Assert that the table of requests adds up; the parts that the engine was given have their own."""
+        self._requests.check_integrity()
+
     # --- messages -------------------------------------------------------------------------------------------------
 
     def _handle(self, message: EngineMessage, now: float) -> None:
@@ -263,8 +267,8 @@ class Engine:
                     self._scheduler.staging_failed(job.row, now)
                     self._departures.end(job.row, error, now)
             case Revoked():
-                self._requests.revoke(message, self._goes_on)
-                self._groups.revoke(message)
+                self._requests.revoke(message.assignment, self._goes_on)
+                self._groups.revoke(message.assignment)
             case Resumed(arrival):
                 if not self._requests.renew(arrival) and not self._requests.ended_as_orphan(arrival.id):
                     self._arrivals.add(arrival, now)

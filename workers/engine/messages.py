@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from scheduling.priority import PriorityClass
 from scheduling.quota import Quotas
 from scheduling.tree import TreeConfig
+from topics.assignment import PartitionEpoch
 from topics.control_orders import Cancel
 from topics.record import RecordId
 from workers.intake.request import Arrival
@@ -38,6 +39,10 @@ class Revoked:
     partition: int
     epoch: int
     """The assignment that ended. What comes of a later one stays."""
+
+    @property
+    def assignment(self) -> PartitionEpoch:
+        return PartitionEpoch(self.topic, self.partition, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from scheduling.accounting import AccountedQdisc
 from scheduling.batch import BatchScheduler
 from scheduling.batch_statistics import BatchStatistics
 from scheduling.capacity import CapacityMeter
+from scheduling.columns import grown
 from scheduling.index import Index
 from scheduling.length import LengthPredictor, LengthStatistics
 from scheduling.plan import StepPlan
@@ -37,7 +38,6 @@ _MANY_VICTIMS = 4_096
 """Kinds of preemptions that are told apart; victims beyond it count as `other`'s."""
 _OTHER = "other"
 _CLASSES = tuple(PriorityClass)
-_FIRST_ROWS = 1_024
 _MASK = 2**32 - 1
 
 
@@ -140,10 +140,10 @@ class EngineObserver:
         """A row of the index is new."""
         if row >= len(self._dispatched_before[0]):
             for column in self._dispatched_before:
-                more = max(row + 1, 2 * len(column), _FIRST_ROWS) - len(column)
+                more = grown(len(column), row) - len(column)
                 column.frombytes(bytes(more * column.itemsize))
-        for priority in _CLASSES:
-            self._dispatched_before[priority][row] = self._dispatched[priority]
+        for column, dispatched in zip(self._dispatched_before, self._dispatched, strict=True):
+            column[row] = dispatched
 
     def dispatched(self, row: int) -> tuple[int, ...]:
         """A row is admitted for the first time. By class: how many were so since it arrived."""

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from scheduling.priority import PriorityClass
-from workers.engine.messages import Revoked
+from topics.assignment import PartitionEpoch
 from workers.intake.request import Arrival
 
 __all__ = ["MORE_ROWS", "SequenceGroup", "SequenceGroups"]
@@ -116,13 +116,8 @@ class SequenceGroups:
                 return group
         return None
 
-    def revoke(self, assignment: Revoked) -> None:
+    def revoke(self, assignment: PartitionEpoch) -> None:
         """The partition is gone: nothing more of its requests is started."""
         for group in self._short:
-            place = group.arrival.id
-            if (place.topic, place.partition, group.arrival.epoch) == (
-                assignment.topic,
-                assignment.partition,
-                assignment.epoch,
-            ):
+            if group.arrival.assignment == assignment:
                 group.lost = True

@@ -20,7 +20,7 @@ from topics.headers import REPLY_TOPIC, REQUEUED, TIER, ReplyAddress, RequestHea
 from topics.record import InboundRecord
 from topics.validation import asked_sequences, request_kind
 from workers.configuration.config import IngressConfig
-from workers.intake.payloads import record_size
+from workers.intake.payloads import Sender, record_size
 from workers.intake.request import Arrival
 
 __all__ = ["Ingress", "IngressStatistics", "Refusal"]
@@ -85,6 +85,7 @@ class Ingress:
         self._default_reply_topic = default_reply_topic
         self._trust_tenant_header = trust_tenant_header
         self._ttft_slo_s = ttft_slo_s
+        self._max_queue_s = {priority: config.max_queue_s.get(priority.label) for priority in PriorityClass}
         self._accept = accept
         self._refuse = refuse
         self._monotonic_s = monotonic_s
@@ -107,6 +108,18 @@ class Ingress:
         self._refused[code] = self._refused.get(code, 0) + 1
         self._refuse(Refusal(record, epoch, origin, self._salvaged_address(record), error))
 
+    def sender_of(self, record: InboundRecord) -> Sender:
+        """Of a record that was read again: what its arrival said. Never raises: the log may have another one there."""
+        try:
+            headers = RequestHeaders.decode(record)
+        except RequestError:
+            return Sender(_ANONYMOUS, "")
+        return self._sender(headers, record)
+
+    def _sender(self, headers: RequestHeaders, record: InboundRecord) -> Sender:
+        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        return Sender(tenant, headers.flow_of(record.key) or "")
+
     def statistics(self) -> IngressStatistics:
         return IngressStatistics(self._accepted, dict(self._refused))
 
@@ -118,7 +131,7 @@ class Ingress:
         if record.size_bytes > self._config.max_record_bytes:
             raise RequestError.body_too_large(record.size_bytes, self._config.max_record_bytes)
         headers = RequestHeaders.decode(record)
-        tenant = headers.tenant if self._trust_tenant_header and headers.tenant else _ANONYMOUS
+        tenant, flow = self._sender(headers, record)
         if headers.reply_topic is not None and not self._allowed(headers.reply_topic, tenant):
             raise RequestError.reply_topic_not_allowed(headers.reply_topic, REPLY_TOPIC)
         sent_ms = headers.sent_ms(record.timestamp_ms)
@@ -142,7 +155,7 @@ class Ingress:
             origin_class=origin,
             service_class=self._service_class(origin, headers, body, record),
             tenant=tenant,
-            flow=headers.flow_of(record.key) or "",
+            flow=flow,
             arrived_s=now_s,
             ttft_deadline_s=None if slo_s is None else now_s + slo_s,
             hard_deadline_s=hard_deadline_s,
@@ -157,13 +170,13 @@ class Ingress:
         """How long it may still wait: by its own deadline or by its class's limit, the earlier; None: for ever.
 
         Raises `RequestError`."""
-        deadlines_ms = [headers.deadline_at_ms(timestamp_ms)]
-        if (limit_s := self._config.max_queue_s.get(origin.label)) is not None and timestamp_ms >= 0:
-            deadlines_ms.append(timestamp_ms + int(1000 * limit_s))
-        known_ms = [deadline_ms for deadline_ms in deadlines_ms if deadline_ms is not None]
-        if not known_ms:
+        deadline_ms, limit_s = headers.deadline_at_ms(timestamp_ms), self._max_queue_s[origin]
+        if limit_s is not None and timestamp_ms >= 0:
+            limit_ms = timestamp_ms + int(1000 * limit_s)
+            deadline_ms = limit_ms if deadline_ms is None else min(deadline_ms, limit_ms)
+        if deadline_ms is None:
             return None
-        left_s = min(known_ms) / 1000 - self._wall_s()
+        left_s = deadline_ms / 1000 - self._wall_s()
         if left_s <= 0:
             raise RequestError.expired(int(-left_s * 1000))
         return left_s

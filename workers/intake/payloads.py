@@ -7,19 +7,22 @@ thread.
 A request that waits is an `Arrival`, which has all that scheduling needs. Its record (key, value, headers) is needed
 again when its prompt is prepared, when it moves into another class, and when it becomes a dead letter. Beyond the
 budget payloads are **evicted**, those first that are likely to run last (`workers.intake.eviction_order`): what stays
-is that there is one, and it is read again before it is needed. So a backlog is bounded by the number of its rows
+is a bit that says so, and it is read again before it is needed. So a backlog is bounded by the number of its rows
 (`workers.intake.residency`), and not by its bytes.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from topics.assignment import PartitionEpoch
 from topics.record import InboundRecord
 from workers.intake.eviction_order import EvictionOrder
+from workers.intake.offset_set import OffsetSet
 from workers.intake.request import Arrival
 
-__all__ = ["PayloadStatistics", "Payloads", "record_size"]
+__all__ = ["PayloadStatistics", "Payloads", "Sender", "record_size"]
 
 _RECORD_OVERHEAD_BYTES = 512
 """Of the objects around a record's bytes: itself, its headers, its place in the order."""
@@ -28,6 +31,13 @@ _RECORD_OVERHEAD_BYTES = 512
 def record_size(record: InboundRecord) -> int:
     """What a record takes in memory, about."""
     return record.size_bytes + _RECORD_OVERHEAD_BYTES
+
+
+class Sender(NamedTuple):
+    """Whose a request is taken for, by the eviction order as by the scheduler."""
+
+    tenant: str
+    flow: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class PayloadStatistics:
 @dataclass(slots=True, eq=False)
 class _Kept:
     shelf: "_Shelf"
-    arrival: Arrival
+    sender: Sender
     record: InboundRecord
     size: int
 
@@ -58,12 +68,14 @@ class _Shelf:
 
     def __init__(self) -> None:
         self.kept: dict[int, _Kept] = {}
-        self.evicted: dict[int, Arrival] = {}
+        self.evicted = OffsetSet()
 
 
 class Payloads:
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, sender_of: Callable[[InboundRecord], Sender]) -> None:
+        """`sender_of`: of one that was read again; what its arrival said."""
         self._max_bytes = max_bytes
+        self._sender_of = sender_of
         self._shelves: dict[PartitionEpoch, _Shelf] = {}
         """No empty ones."""
         self._leaving: deque[dict[int, _Kept]] = deque()
@@ -79,18 +91,17 @@ class Payloads:
         shelf = self._shelves.get(partition)
         if shelf is None:
             shelf = self._shelves[partition] = _Shelf()
-        self._put(shelf, arrival, record, oldest=False)
+        self._put(shelf, Sender(arrival.tenant, arrival.flow), record, oldest=False)
         self._evict()
 
     def restore(self, partition: PartitionEpoch, record: InboundRecord) -> bool:
         """The record was read again. It is kept if its request still waits without it, as the oldest of its flow: what
         is behind it in its flow goes first. False: nobody misses it."""
         shelf = self._shelves.get(partition)
-        arrival = None if shelf is None else shelf.evicted.pop(record.id.offset, None)
-        if shelf is None or arrival is None:
+        if shelf is None or not shelf.evicted.discard(record.id.offset):
             return False
         self._evicted -= 1
-        self._put(shelf, arrival, record, oldest=True)
+        self._put(shelf, self._sender_of(record), record, oldest=True)
         self._evict()
         return True
 
@@ -102,7 +113,7 @@ class Payloads:
         kept = shelf.kept.pop(offset, None)
         if kept is not None:
             self._let_go(kept)
-        elif shelf.evicted.pop(offset, None) is not None:
+        elif shelf.evicted.discard(offset):
             self._evicted -= 1
         if not shelf.kept and not shelf.evicted:
             del self._shelves[partition]
@@ -160,14 +171,14 @@ class Payloads:
 
     # --- the budget -----------------------------------------------------------------------------------------------
 
-    def _put(self, shelf: _Shelf, arrival: Arrival, record: InboundRecord, *, oldest: bool) -> None:
-        kept = shelf.kept[arrival.id.offset] = _Kept(shelf, arrival, record, record_size(record))
-        self._order.add(arrival.tenant, arrival.flow, kept, kept.size, oldest=oldest)
+    def _put(self, shelf: _Shelf, sender: Sender, record: InboundRecord, *, oldest: bool) -> None:
+        kept = shelf.kept[record.id.offset] = _Kept(shelf, sender, record, record_size(record))
+        self._order.add(*sender, kept, kept.size, oldest=oldest)
         self._bytes += kept.size
         self._resident += 1
 
     def _let_go(self, kept: _Kept) -> None:
-        self._order.remove(kept.arrival.tenant, kept.arrival.flow, kept)
+        self._order.remove(*kept.sender, kept)
         self._bytes -= kept.size
         self._resident -= 1
 
@@ -178,9 +189,9 @@ class Payloads:
                 continue
             kept = self._order.first()
             self._let_go(kept)
-            shelf, arrival = kept.shelf, kept.arrival
+            shelf, offset = kept.shelf, kept.record.id.offset
             # In this order: whoever looks from another thread finds it in neither place, and has it read again.
-            del shelf.kept[arrival.id.offset]
-            shelf.evicted[arrival.id.offset] = arrival
+            del shelf.kept[offset]
+            shelf.evicted.add(offset)
             self._evicted += 1
             self._evictions += 1
