@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, NodeNotReadyError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, for_code
 
 from topics.aiokafka_closing import close_bootstrap_connection, close_client
 from topics.aiokafka_producer import KafkaUnavailableError
@@ -129,15 +129,16 @@ class KafkaAdmin:
         return found
 
     async def _ask(self, what: str, question: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Asked again while no broker is known to be alive: one that has just started may be fenced a while."""
+        """Asked again while no broker is known to be alive: one that has just started may be fenced a while. And when
+        the connection was closed, as brokers close those that were authenticated too long ago (KIP-368)."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     try:
                         return await question(self._client)
-                    except NodeNotReadyError:
+                    except (NodeNotReadyError, KafkaConnectionError):
                         await asyncio.sleep(_POLL_S)  # nothing tells a client when
-                        # It knows no broker, and would ask for news in minutes only.
+                        # One that knows no broker would ask for news in minutes only.
                         await self._close()
                         await self._open()
         except TimeoutError as error:

@@ -8,6 +8,7 @@ thousand small records that is most of what sending them costs.
 """
 
 import asyncio
+import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import BrokerResponseError
+from aiokafka.partitioner import murmur2
 
 from topics.replies import OutboundRecord
 
@@ -28,22 +30,30 @@ async def send_together(producer: Any, records: Sequence[OutboundRecord]) -> lis
     """
     outcomes: list[BaseException | None] = [None] * len(records)
     of_partition: dict[TopicPartition, list[int]] = defaultdict(list)
+    partitions: dict[str, list[TopicPartition]] = {}
     for topic in dict.fromkeys(record.topic for record in records):
         await producer.client._wait_on_metadata(topic)
+        partitions[topic] = [
+            TopicPartition(topic, each) for each in sorted(producer._metadata.partitions_for_topic(topic))
+        ]
     for place, record in enumerate(records):
-        try:
-            of_partition[_partition(producer, record)].append(place)
-        except BrokerResponseError as error:
-            outcomes[place] = error  # it is too large
+        if record.size_bytes > producer._max_request_size // 2:
+            try:
+                producer._serialize(record.key, record.value, list(record.headers))
+            except BrokerResponseError as error:
+                outcomes[place] = error  # it is too large
+                continue
+        of_partition[_partition(partitions[record.topic], record)].append(place)
+    now_ms = time.time_ns() // 1_000_000
     sent: list[tuple[list[int], asyncio.Future[Any]]] = []
     for where, places in of_partition.items():
         within: list[int] = []
         batch = producer.create_batch()
         for place in places:
-            if not _append(batch, records[place]):
+            if not _append(batch, records[place], now_ms):
                 sent.append((within, await producer.send_batch(batch, where.topic, partition=where.partition)))
                 batch, within = producer.create_batch(), []
-                appended = _append(batch, records[place])
+                appended = _append(batch, records[place], now_ms)
                 assert appended, "the first record of a batch always fits"
             within.append(place)
         sent.append((within, await producer.send_batch(batch, where.topic, partition=where.partition)))
@@ -55,14 +65,14 @@ async def send_together(producer: Any, records: Sequence[OutboundRecord]) -> lis
     return outcomes
 
 
-def _partition(producer: Any, record: OutboundRecord) -> TopicPartition:
-    """Raises `BrokerResponseError` for a record that is larger than the producer takes."""
-    key, value = producer._serialize(record.key, record.value, list(record.headers))
-    return TopicPartition(
-        record.topic, producer._partition(record.topic, record.partition, record.key, record.value, key, value)
-    )
+def _partition(partitions: Sequence[TopicPartition], record: OutboundRecord) -> TopicPartition:
+    """Of a topic's: the one it names, or as every producer finds it by the key; of a record without, any."""
+    if record.partition is not None:
+        return TopicPartition(record.topic, record.partition)
+    if record.key is None:
+        return random.choice(partitions)
+    return partitions[(murmur2(record.key) & 0x7FFFFFFF) % len(partitions)]
 
 
-def _append(batch: Any, record: OutboundRecord) -> bool:
-    now_ms = time.time_ns() // 1_000_000
+def _append(batch: Any, record: OutboundRecord, now_ms: int) -> bool:
     return batch.append(timestamp=now_ms, key=record.key, value=record.value, headers=list(record.headers)) is not None

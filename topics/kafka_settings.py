@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from topics.aiokafka_reauthentication import authenticate_again
 from topics.oauth_token import TokenFile, read_token
 
 __all__ = ["KafkaSettings", "KafkaSettingsError", "SaslMechanism", "SecurityProtocol"]
@@ -86,6 +87,7 @@ class KafkaSettings:
             "request_timeout_ms": self.request_timeout_ms,
         }
         if self.security_protocol.startswith("SASL_"):
+            authenticate_again()
             arguments |= self._sasl_arguments()
         if self.security_protocol.endswith("SSL"):
             arguments["ssl_context"] = self._ssl_context()

@@ -16,7 +16,7 @@ stream needs the ids; and any client in any language can read them. Binary would
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topics.headers import (
     ATTEMPT,
@@ -38,6 +38,8 @@ __all__ = ["OutboundRecord", "ReplyContext", "decode_token_ids", "encode_token_i
 _RECORD_OVERHEAD_BYTES = 64
 """Of Kafka's record format, and of our own objects around a record in flight: only memory bounds hang on it."""
 
+_EVENTS = {event: (EVENT, event.value.encode()) for event in ReplyEvent}
+
 
 @dataclass(frozen=True, slots=True)
 class OutboundRecord:
@@ -50,16 +52,19 @@ class OutboundRecord:
     value: bytes | None
     """None is a tombstone, and needs a key."""
     headers: tuple[tuple[str, bytes], ...] = ()
+    size_bytes: int = field(init=False, compare=False, repr=False)
+    """In memory, roughly. Reckoned once: it is asked for whenever a bound is."""
+
+    def __post_init__(self) -> None:
+        size = _RECORD_OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"")
+        for name, value in self.headers:
+            size += len(name) + len(value)
+        object.__setattr__(self, "size_bytes", size)
 
     @property
     def attempt(self) -> int:
         """Of a reply: which attempt it is of."""
-        return int(dict(self.headers).get(ATTEMPT, b"1"))
-
-    @property
-    def size_bytes(self) -> int:
-        headers = sum(len(name) + len(value) for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + headers + _RECORD_OVERHEAD_BYTES
+        return next((int(value) for name, value in self.headers if name == ATTEMPT), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +124,20 @@ class ReplyContext:
 
     def _headers(self, event: ReplyEvent) -> tuple[tuple[str, bytes], ...]:
         headers = [
-            (EVENT, event.value.encode()),
+            _EVENTS[event],
             (REQUEST_ID, self.request_id.encode()),
-            (ATTEMPT, str(self.attempt).encode()),
+            (ATTEMPT, b"%d" % self.attempt),
         ]
         if self.correlation_id is not None:
             headers.append((CORRELATION_ID, self.correlation_id))
-        echoed = {
-            JOB_ID: self.job_id,
-            CUSTOM_ID: self.custom_id,
-            TRACEPARENT: self.traceparent,
-            TRACESTATE: self.tracestate,
-        }
-        headers.extend((name, text.encode()) for name, text in echoed.items() if text is not None)
+        for name, text in (
+            (JOB_ID, self.job_id),
+            (CUSTOM_ID, self.custom_id),
+            (TRACEPARENT, self.traceparent),
+            (TRACESTATE, self.tracestate),
+        ):
+            if text is not None:
+                headers.append((name, text.encode()))
         return tuple(headers)
 
 

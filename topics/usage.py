@@ -8,6 +8,7 @@ one. (At least once there may be two after a crash, under one key: the later one
 nothing, and has no record.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +17,7 @@ from topics.codec import dumps, loads
 from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord
 
-__all__ = ["UsageRecord", "usage_key"]
+__all__ = ["UsageRecord", "usage_key", "usage_record"]
 
 _COMPLETED = frozenset({"stop", "length", "tool_calls"})
 _Count = Annotated[int, Field(ge=0)]
@@ -54,12 +55,17 @@ class UsageRecord(BaseModel):
         return self.outcome in _COMPLETED
 
     def encode(self, topic: str, request: RecordId) -> OutboundRecord:
-        return OutboundRecord(topic, None, usage_key(request), dumps(self.model_dump()))
+        return usage_record(topic, request, self.model_dump())
 
     @classmethod
     def decode(cls, record: InboundRecord) -> "UsageRecord":
         """Raises `ValueError` for what no worker wrote."""
         return cls.model_validate(loads(record.value or b""))
+
+
+def usage_record(topic: str, request: RecordId, fields: Mapping[str, str | int]) -> OutboundRecord:
+    """Of the fields of a `UsageRecord`, all of them. For who writes thousands: they are not looked at."""
+    return OutboundRecord(topic, None, usage_key(request), dumps(fields))
 
 
 def usage_key(request: RecordId) -> bytes:

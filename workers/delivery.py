@@ -339,7 +339,7 @@ class Delivery:
     def _trace(self, settled: Settled, met: Mapping[str, bool] = MappingProxyType({})) -> None:
         """Of what the engine has ended: its spans, now that its end is known. `met`: see `WorkerTelemetry.settled`."""
         terminal, publication = settled.terminal, settled.terminal.publication
-        if publication is None:
+        if publication is None or not self._tracer.makes_spans:
             return
         assert publication.ending is not None
         if isinstance(publication.ending.reason, Moved):

@@ -168,8 +168,9 @@ class Crew:
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    async def start(self, *, session_ms: int = _SESSION_MS, **order: Any) -> Member:
-        """A worker. `order`: its hook and mutation, see `tests.chaos.zygote`."""
+    async def start(self, *, session_ms: int = _SESSION_MS, forgetful: bool = False, **order: Any) -> Member:
+        """A worker. `forgetful`: it keeps as few payloads in memory as may be configured. `order`: its hook and
+        mutation, see `tests.chaos.zygote`."""
         config: dict[str, Any] = {
             "classes": "p1",
             "kafka": {
@@ -182,6 +183,8 @@ class Crew:
             },
             "engine": {"max_sequences": _SLOTS, "dtype": "float32"},
         }
+        if forgetful:
+            config["ingress"] = {"max_bytes": 2**20}
         self._members.append(await self._workers.fork({"config": config, **order}))
         return self._members[-1]
 
@@ -225,9 +228,9 @@ class Crew:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def send(self, count: int, *, tokens: int = 12, deadly: Collection[int] = ()) -> None:
+    async def send(self, count: int, *, tokens: int = 12, deadly: Collection[int] = (), padding: int = 0) -> None:
         """Completions of 1 to `tokens` tokens, half of them streamed. `deadly`: places among them of requests that
-        end the process that runs them, where its hook is for that."""
+        end the process that runs them, where its hook is for that. `padding`: bytes more of each record."""
         first = len(self.sent)
         # What is acknowledged is there once, whichever node goes.
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap_servers, enable_idempotence=True) as producer:
@@ -243,7 +246,11 @@ class Crew:
                     self.topic,
                     json.dumps(body).encode(),
                     partition=number % 2,
-                    headers=[("request-id", request_id.encode()), ("tenant", b"t%d" % (number % 5))],
+                    headers=[
+                        ("request-id", request_id.encode()),
+                        ("tenant", b"t%d" % (number % 5)),
+                        ("padding", bytes(padding)),
+                    ],
                 )
                 under_way.append((request_id, stream, kills, sent))
             for request_id, stream, kills, sent in under_way:

@@ -9,6 +9,7 @@ has imported, before its worker is built.
     open            in a transaction: its replies are acknowledged, its offsets not yet in it
     before-end      in a transaction: its offsets are in it, it has not ended
     delta           in mid-stream: a delta is about to be sent
+    refetch         a payload that was evicted has been read again, and is not given to who waits for it yet
     deadly          in a step that a request takes part in whose prompt says so
 """
 
@@ -23,6 +24,7 @@ from topics.replies import OutboundRecord, ReplyContext
 from workers import computing
 from workers.answers import egress
 from workers.engine.outbox import Outbox
+from workers.intake import payload_source
 from workers.runners.runner import SequenceInput
 
 __all__ = ["DEADLY", "Hook", "install", "mutate"]
@@ -79,6 +81,8 @@ def install(hook: Hook, model: Any) -> Any:
                 send_delta(*arguments, **options)
 
             egress.Egress._send_delta = sending  # type: ignore[method-assign]
+        case "refetch":
+            _visit_before_payloads_come(hook)
         case "open":
             send_all = transactional_replies.TransactionalReplies._send_all
 
@@ -98,6 +102,18 @@ def install(hook: Hook, model: Any) -> Any:
         case _:
             raise ValueError(f"{hook.place = }")
     return model
+
+
+def _visit_before_payloads_come(hook: Hook) -> None:
+    came = payload_source.PayloadSource._came
+
+    def coming(*arguments: Any, **options: Any) -> bool:
+        source, record = arguments
+        if (record.id.partition, record.id.offset) in source._round:
+            hook.visit()
+        return came(*arguments, **options)
+
+    payload_source.PayloadSource._came = coming  # type: ignore[method-assign]
 
 
 def _count_undelivered(hook: Hook) -> None:

@@ -31,14 +31,17 @@ _STOPPED_S = 3.0
 """How long the other worker has after it has taken over."""
 
 
-async def killed_again_and_again(workers: Crew, *, kills: int, requests: int) -> list[str]:
-    """Each of `kills` workers dies at the next place; the last one may finish."""
-    chance = random.Random(7)
-    await workers.send(requests)
+async def killed_again_and_again(
+    workers: Crew, *, kills: int, requests: int, places: Sequence[str] = PLACES, padding: int = 0
+) -> list[str]:
+    """Each of `kills` workers dies at the next place; the last one may finish. `padding`: bytes of each request, of
+    which workers keep a mebibyte in memory."""
+    chance, forgetful = random.Random(7), padding > 0
+    await workers.send(requests, padding=padding)
     for number in range(kills):
-        await workers.kill_one(PLACES[number % len(PLACES)], visits=chance.randint(2, 5))
+        await workers.kill_one(places[number % len(places)], visits=chance.randint(2, 5), forgetful=forgetful)
     left = requests - len(set(workers.seen))
-    last = await workers.start()
+    last = await workers.start(forgetful=forgetful)
     await last.until_ready()
     await workers.answered(requests)
     last.signal(signal.SIGTERM)

@@ -55,6 +55,12 @@ CASES = {
         lambda workers, _: killed_again_and_again(workers, kills=sized(200, 5), requests=sized(5_000, 400)),
         at_least=Counter(dict.fromkeys(PLACES, sized(10))),
     ),
+    "40 kills while evicted payloads are read again, 8,000 requests": Case(
+        lambda workers, _: killed_again_and_again(
+            workers, kills=sized(40, 2), requests=sized(8_000, 500), places=["refetch"], padding=8_000
+        ),
+        at_least=Counter(refetch=sized(40, 2)),
+    ),
     "3 deadly requests among 2,000": Case(
         lambda workers, _: poisoned(
             workers, deadly=[sized(400), sized(1_000), sized(1_001) + 1], requests=sized(2_000, 200)

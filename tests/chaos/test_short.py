@@ -34,6 +34,9 @@ class End:
 
 STORIES: dict[str, Callable[[Crew], Awaitable[list[str]]]] = {
     "kills": lambda workers: killed_again_and_again(workers, kills=5, requests=500),
+    "kills while payloads are read again": lambda workers: killed_again_and_again(
+        workers, kills=2, requests=500, places=["refetch"], padding=8_000
+    ),
     "stopped before the offsets": lambda workers: stopped_and_woken(workers, place="open", stops=1),
     "stopped before the end": lambda workers: stopped_and_woken(workers, place="before-end", stops=1),
     "stopped in mid-stream": lambda workers: stopped_and_woken(workers, place="delta", stops=1),
@@ -61,6 +64,13 @@ async def _live_through(broker: LocalBroker, log: Path) -> dict[str, End]:
 def test_workers_killed_at_every_place_lose_no_answer_and_give_none_twice(ends: dict[str, End]) -> None:
     assert ends["kills"].problems == []
     assert ends["kills"].kills == Counter(dict.fromkeys(PLACES, 1))
+
+
+def test_workers_killed_while_evicted_payloads_are_read_again_lose_no_answer_and_give_none_twice(
+    ends: dict[str, End],
+) -> None:
+    assert ends["kills while payloads are read again"].problems == []
+    assert ends["kills while payloads are read again"].kills == Counter(refetch=2)
 
 
 @pytest.mark.parametrize(

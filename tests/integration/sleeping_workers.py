@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from tests.chaos.sleeping_runner import sleeping_model
 from topics.admin import KafkaAdmin
@@ -18,6 +19,9 @@ from workers.configuration.config import load_config
 from workers.worker import Worker
 
 __all__ = ["Running", "SleepingWorkers"]
+
+_UNTRACED = TracerProvider(sampler=ALWAYS_OFF)
+"""As of a worker that exports no spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class SleepingWorkers:
             await create_missing_topics(admin, catalogue)
         stop = asyncio.Event()
         with claimed_instance(config) as instance:
-            worker = Worker(config, sleeping_model(), settings, trace.get_tracer("test"), instance=instance.name)
+            worker = Worker(config, sleeping_model(), settings, _UNTRACED.get_tracer("test"), instance=instance.name)
             task = asyncio.create_task(worker.run(stop))
             ready = asyncio.create_task(worker.ready.wait())
             await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)

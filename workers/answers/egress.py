@@ -92,6 +92,8 @@ class Egress:
         """To be answered after what else there is. Bounded as the outbox is: their bytes count there."""
         self._news = asyncio.Event()
         self._closing = False
+        self._said: tuple[RequestError, bytes] | None = None
+        """The last error, and its body: an order ends thousands with one."""
 
     def notify(self) -> None:
         """There is something in the outbox. On the event loop (the engine thread asks the loop to call it)."""
@@ -251,7 +253,9 @@ class Egress:
             self._replies.forget(arrival.id)
             context, told = reply.context, reply.last_acknowledgement
             publication.bytes += reply.ended_bytes
-        self._put(publication, context.error(error_body(ending.error), self._stages(arrival, ending)), told)
+        if self._said is None or self._said[0] is not ending.error:
+            self._said = ending.error, error_body(ending.error)
+        self._put(publication, context.error(self._said[1], self._stages(arrival, ending)), told)
 
     async def _finish(self, publication: Publication, reply: GrowingReply, stream: ReplyStream, ending: Ending) -> None:
         """A sequence has its answer; with the last of them the request has its reply."""

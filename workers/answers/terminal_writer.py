@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduling.priority import PriorityClass
@@ -76,14 +76,15 @@ class Terminal:
     """Ended by an order or the clock, with perhaps thousands of others: answers go before it."""
     held_bytes: int = 0
     """Of the record, which can't be let go of before this is delivered."""
+    partition: PartitionEpoch = field(init=False, compare=False, repr=False)
+    """Of the record. Everybody asks for it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition", PartitionEpoch(self.record.topic, self.record.partition, self.epoch))
 
     @property
     def records(self) -> tuple[OutboundRecord, ...]:
         return (*self.beside, self.reply)
-
-    @property
-    def partition(self) -> PartitionEpoch:
-        return PartitionEpoch(self.record.topic, self.record.partition, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,12 +108,17 @@ class Departures:
 
     def obey(self, orders: Mapping[int, Cancel], now: float) -> None:
         """End rows, wherever they are, and answer each; or let go of those that wait and are to wait elsewhere."""
+        errors: dict[Cancel, RequestError] = {}
+        """One for each order: thousands may end by it."""
         for row, order in orders.items():
             if not self._requests.knows(row):
                 continue  # it went with another sequence of its request
             if order.move_to is None:
                 self._scheduler.cancel(row, now)
-                self.end(row, RequestError.cancelled(order.reason), now)
+                error = errors.get(order)
+                if error is None:
+                    error = errors[order] = RequestError.cancelled(order.reason)
+                self.end(row, error, now)
             else:
                 self._move(row, PriorityClass.from_label(order.move_to), now)
 

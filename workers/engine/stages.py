@@ -17,6 +17,8 @@ def stage_times(arrival: Arrival, timeline: Timeline, clock: WallClock) -> Stage
     read_ms, stamped_ms = clock.ns(arrived_s) / 1e6, arrival.timestamp_ms
     # A record without a timestamp has −1. Two machines' clocks may differ: less than nothing is nothing.
     ingress_s = max(0.0, read_ms - stamped_ms) / 1000 if stamped_ms >= 0 else None
+    if timeline.chosen_s is None and timeline.admitted_s is None and ended_s is not None:
+        return StageTimes(ingress=ingress_s, queue=ended_s - arrived_s)  # of a backlog that is cancelled, thousands
     durations: list[float] = []
     since_s = arrived_s
     turn_s = timeline.admitted_s if timeline.chosen_s is None else timeline.chosen_s

@@ -61,9 +61,9 @@ class RequestMetrics:
         add, observe = self._store.add, self._store.observe
         add(conventions.SENT_MESSAGES, 1, _SYSTEM, "send", topic)
         observe(conventions.OPERATION_DURATION, settled.acknowledged_s - settled.sent_s, _SYSTEM, "send", topic)
-        letters = sum(record.topic == self._dead_letters for record in (terminal.reply, *terminal.beside))
-        if letters:
-            add(ours.DEAD_LETTERS, letters, label)
+        for record in terminal.records:
+            if record.topic == self._dead_letters:
+                add(ours.DEAD_LETTERS, 1, label)
         publication = terminal.publication
         if publication is None:
             add(ours.REQUESTS, 1, label, _NOBODY, _REFUSED)

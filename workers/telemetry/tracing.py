@@ -91,7 +91,7 @@ class RequestTracer:
     def __init__(self, tracer: Tracer, clock: WallClock, group_of: Mapping[str, str], client_id: str) -> None:
         """`group_of`: the consumer group of each request topic."""
         self._tracer = tracer
-        self._makes_spans = getattr(tracer, "sampler", None) is not ALWAYS_OFF
+        self.makes_spans = getattr(tracer, "sampler", None) is not ALWAYS_OFF
         """False: nobody takes them (`workers.telemetry.telemetry`), and working out what they would say takes longer
         than sending the answer."""
         ids = getattr(tracer, "id_generator", None)
@@ -108,7 +108,7 @@ class RequestTracer:
 
         It is of no length: what a fetch takes is mostly waiting for records, in the background.
         """
-        if not self._makes_spans:
+        if not self.makes_spans:
             return
         links = [Link(context) for record in records if (context := _sampled_producer(record)) is not None]
         if not links:
@@ -129,7 +129,7 @@ class RequestTracer:
         met: Mapping[str, bool] = MappingProxyType({}),
     ) -> None:
         """`met`: the request's objectives, and whether it met them."""
-        if not self._makes_spans:
+        if not self.makes_spans:
             return
         missed = tuple(name for name, was_met in met.items() if not was_met)
         self._kept = {} if (why := _why_kept(ending, reply, missed)) is None else {NAMES["kept"]: why}

@@ -26,6 +26,9 @@ _LOGIN = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
 }
+EXPIRING = ("SASL_PLAINTEXT", "SCRAM-SHA-512")
+"""Connections of these end soon after they were authenticated (KIP-368)."""
+_EXPIRES_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ def _properties(folder: Path, ports: dict[str, int]) -> dict[str, str]:
         "ssl.truststore.location": str(folder / "cert.pem"),
         "listener.name.tls.ssl.client.auth": "required",
     }
+    properties["listener.name.saslplain.scram-sha-512.connections.max.reauth.ms"] = str(_EXPIRES_MS)
     for name in ("saslssl", "saslplain"):
         properties[f"listener.name.{name}.sasl.enabled.mechanisms"] = ",".join(_MECHANISMS)
         for mechanism in _MECHANISMS:
