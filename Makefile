@@ -67,12 +67,16 @@ preemption: $(READY) ## Not one token changes under preemption: all of SmolLM2, 
 
 .PHONY: chaos
 chaos: java $(READY) ## Workers and brokers killed at full size (an hour; a case with a result in out/chaos is not run again)
-	@$(BIN)/pytest -s -m "chaos and long" tests/chaos
+	@$(BIN)/pytest -s -m "chaos and long" tests/chaos --ignore tests/chaos/test_soak.py
 
 .PHONY: stories
 stories: java $(READY) ## Jobs of 2,000 rows on SmolLM2: whole, killed, cancelled, expired (an hour; ROWS=N is fewer)
 	@for story in whole killed cancelled expired; do \
 		$(BIN)/python -m benchmarks.batch_stories $$story --rows $${ROWS:-2000} || exit 1; done
+
+.PHONY: soak
+soak: java $(READY) ## A hundred thousand small requests: memory and descriptors stay as they are (about 10 minutes)
+	@$(BIN)/pytest -s -m long tests/chaos/test_soak.py
 
 .PHONY: schemas
 schemas: java $(READY) ## Two hundred JSON Schemas drawn at random through the real model (some minutes)
