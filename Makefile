@@ -84,7 +84,7 @@ schemas: java $(READY) ## Two hundred JSON Schemas drawn at random through the r
 
 .PHONY: fuzz
 fuzz: $(READY) ## A million hostile records through ingress and staging (about 10 minutes)
-	@HOSTILE_RECORDS=$${HOSTILE_RECORDS:-1000000} $(BIN)/pytest -s tests/workers/test_hostile_input.py -k many_hostile
+	@HOSTILE_RECORDS=$${HOSTILE_RECORDS:-1000000} $(BIN)/pytest -s tests/workers/intake/test_hostile_input.py -k many_hostile
 
 .PHONY: volume
 volume: java $(READY) ## A hundred thousand requests in one partition: look-ahead, bounds, one that waits (10 minutes)

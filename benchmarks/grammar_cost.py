@@ -11,7 +11,7 @@ import statistics
 import time
 from typing import Any
 
-from tests.workers.random_schemas import bounded_schema
+from tests.workers.intake.random_schemas import bounded_schema
 from workers.configuration.config import load_config
 from workers.intake.grammar import GrammarCompiler
 from workers.intake.sampling import SamplingParams

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduling.step_time import LinearStepTime
-from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from tests.workers.models.tiny_tokenizers import byte_level_tokenizer
 from workers.intake.sampling import TokenLogprobs
 from workers.runners.runner import Embedding, ModelLimits, SequenceInput
 

@@ -1,8 +1,8 @@
 """Everything that part A calls bad input, as a table: a record, and what must become of it.
 
-Two tests read it: `tests/workers/test_bad_input.py` (ingress and prompt alone) and one against the real broker. A case
-with a `request-id` header is answered by an `error` reply on the default replies topic; one without goes to the dead
-letters with its bytes. The model has at most 8,192 tokens of context, and is not called `gpt-4`.
+Two tests read it: `tests/workers/intake/test_bad_input.py` (ingress and prompt alone) and one against the real broker.
+A case with a `request-id` header is answered by an `error` reply on the default replies topic; one without goes to the
+dead letters with its bytes. The model has at most 8,192 tokens of context, and is not called `gpt-4`.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.conftest import KafkaHandle
-from tests.workers.reports import class_report, report, request_report, tenant_report
+from tests.workers.telemetry.reports import class_report, report, request_report, tenant_report
 from topics.catalogue import Catalogue
 from topics.worker_reports import TimeToFirstToken
 from workers.cli import main

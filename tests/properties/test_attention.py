@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcache.storage import KVStorage
-from tests.workers.native_kernels import kernels_or_skip
+from tests.workers.runners.native_kernels import kernels_or_skip
 from workers.runners.attention.backend import AttentionKind, AttentionStep, SequenceSpan
 from workers.runners.attention.cpu import CpuAttentionKind
 from workers.runners.attention.reference import ReferenceAttention

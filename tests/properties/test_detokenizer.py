@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.workers.tiny_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer
+from tests.workers.models.tiny_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer
 from workers.answers.detokenizer import Detokenizer, DetokenizerFactory
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)

@@ -5,8 +5,8 @@ import random
 import jsonschema
 import torch
 
-from tests.workers.random_schemas import bounded_schema
-from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from tests.workers.intake.random_schemas import bounded_schema
+from tests.workers.models.tiny_tokenizers import byte_level_tokenizer
 from topics.codec import loads
 from workers.intake.grammar import GrammarCompiler
 from workers.intake.sampling import SamplingParams

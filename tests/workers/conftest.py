@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.workers.otlp_collector import Collector
+from tests.workers.telemetry.otlp_collector import Collector
 
 
 @pytest.fixture

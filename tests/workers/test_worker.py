@@ -7,8 +7,8 @@ import pytest
 from opentelemetry import trace
 
 from scheduling.priority import PriorityClass
-from tests.workers.engine_rig import RATES
-from tests.workers.tiny_tokenizers import byte_level_tokenizer
+from tests.workers.engine.engine_rig import RATES
+from tests.workers.models.tiny_tokenizers import byte_level_tokenizer
 from topics.consumer import PartitionEpoch
 from topics.kafka_settings import KafkaSettings
 from topics.record import InboundRecord, RecordId

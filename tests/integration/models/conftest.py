@@ -3,7 +3,7 @@
 import pytest
 
 from tests.golden.smollm2 import Golden, read_golden
-from tests.workers.native_kernels import kernels_or_skip
+from tests.workers.runners.native_kernels import kernels_or_skip
 from workers.models.devices import choose_placement
 from workers.models.model_config import read_config
 from workers.models.model_source import ModelFiles, find_model, prepare_model

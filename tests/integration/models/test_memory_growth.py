@@ -10,8 +10,8 @@ import pytest
 from transformers import LlamaConfig
 
 from tests.integration.models.conftest import PLACEMENT
-from tests.workers.native_kernels import kernels_or_skip
-from tests.workers.tiny_models import CONTEXT, VOCABULARY, saved, tiny
+from tests.workers.models.tiny_models import CONTEXT, VOCABULARY, saved, tiny
+from tests.workers.runners.native_kernels import kernels_or_skip
 from workers.intake.sampling import GREEDY, SamplingParams
 from workers.runners.decoder.family import DecoderShape, describe
 from workers.runners.decoder.runner import DecoderRunner

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from scheduling.preemption_rules import PreemptionMode
 from tests.golden.smollm2 import Golden
-from tests.workers.native_kernels import kernels_or_skip
-from tests.workers.preemption_rig import check_embeddings
+from tests.workers.engine.preemption_rig import check_embeddings
+from tests.workers.runners.native_kernels import kernels_or_skip
 from workers.intake.sampling import GREEDY
 from workers.models.devices import choose_placement
 from workers.models.model_config import read_config

@@ -7,7 +7,7 @@ takes all of them, and each mode alone.
 import pytest
 
 from scheduling.preemption_rules import PreemptionMode
-from tests.workers.preemption_rig import (
+from tests.workers.engine.preemption_rig import (
     LARGE_POOL,
     Said,
     Wish,

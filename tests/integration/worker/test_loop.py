@@ -9,7 +9,7 @@ from blockbuster import blockbuster_ctx
 from rich.console import Console
 
 from tests.integration.worker.conftest import RunWorker
-from tests.workers.wrapped_runner import WrappedRunner
+from tests.workers.engine.wrapped_runner import WrappedRunner
 from topics.client import HeadraceClient
 from topics.consumer import ConsumerStatistics
 from workers.commands.local_worker import local_worker

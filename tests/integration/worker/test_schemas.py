@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from tests.integration.worker.conftest import RunWorker
-from tests.workers.random_schemas import bounded_schema
+from tests.workers.intake.random_schemas import bounded_schema
 from topics.client import Answer, HeadraceClient
 from topics.codec import loads
 from workers.configuration.config import WorkerConfig
