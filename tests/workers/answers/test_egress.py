@@ -1,7 +1,6 @@
-"""Egress: deltas in order, a final that says the same as its deltas, and nothing of a revoked partition."""
+"""Egress: deltas in order, and a final that says the same as its deltas."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,166 +10,23 @@ import orjson
 import pytest
 
 from scheduling.priority import PriorityClass
-from tests.workers.attempts.attempt_rig import AttemptRig
-from tests.workers.engine.engine_rig import EOS, Rig, letter_detokenizer, token_bytes
+from tests.workers.answers.egress_rig import Scene, end, record_of, text, until
+from tests.workers.engine.engine_rig import EOS
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.errors import RequestError
 from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord
 from topics.usage import UsageRecord
-from workers.answers.egress import Egress
-from workers.answers.reply_contexts import ReplyContexts
 from workers.answers.reply_stream import StreamStart
-from workers.answers.terminal_writer import ReplyTopics, Terminal
-from workers.answers.unserved import Unserved
 from workers.answers.usage import UsageWriter
-from workers.configuration.config import EgressConfig
-from workers.engine.outbox import Outbox
 from workers.engine.timeline import Timeline
 from workers.intake.embedding import EmbeddingForm
 from workers.intake.payload_source import Missing
-from workers.intake.prompt import PreparedRequest, RequestKind
+from workers.intake.prompt import RequestKind
 from workers.intake.request import Arrival, Ending, FinishReason, Moved
 from workers.intake.sampling import TokenLogprobs
 from workers.intake.staging import StageJob
 from workers.telemetry.wall_clock import WallClock
-
-P1 = PriorityClass.P1
-
-
-class Deltas:
-    """Takes every delta at once, while it has room; acknowledges at once or when it is told to."""
-
-    def __init__(self) -> None:
-        self.sent: list[OutboundRecord] = []
-        self.acknowledges = True
-        self.open: list[asyncio.Future[RecordId]] = []
-        self.room = asyncio.Event()
-        self.room.set()
-
-    @property
-    def has_room(self) -> bool:
-        return self.room.is_set()
-
-    async def wait_for_room(self) -> None:
-        await self.room.wait()
-
-    def send(self, record: OutboundRecord) -> asyncio.Future[RecordId]:
-        self.sent.append(record)
-        self.open.append(asyncio.get_running_loop().create_future())
-        acknowledgement = self.open[-1]
-        if self.acknowledges:
-            self.acknowledge()
-        return acknowledgement
-
-    def acknowledge(self) -> None:
-        for future in self.open:
-            future.set_result(RecordId("d", 0, 0))
-        self.open.clear()
-
-
-class Writer:
-    def __init__(self) -> None:
-        self.terminals: list[Terminal] = []
-
-    def put(self, terminal: Terminal) -> None:
-        self.terminals.append(terminal)
-
-
-class Scene:
-    def __init__(self, usage: UsageWriter | None = None, **config: Any) -> None:
-        self.deltas, self.writer = Deltas(), Writer()
-        self.attempts = AttemptRig()
-        self.outbox = Outbox(1_000_000, lambda: None)
-        self.begun: list[str] = []
-        """Requests whose first delta is on the broker."""
-        self.asked: list[tuple[Arrival, Callable[[InboundRecord | Missing], None]]] = []
-        """Who needs whose record."""
-        writers: Any = {P1: self.writer}
-        deltas: Any = self.deltas
-        topics, attempts = ReplyTopics("d", "r", "q"), self.attempts.attempts
-        contexts = ReplyContexts(topics, attempts.number)
-        self.unserved = Unserved(topics=topics, writers=writers, groups={P1: "g"}, contexts=contexts, attempts=attempts)
-        self.egress = Egress(
-            EgressConfig(**config),
-            outbox=self.outbox,
-            topics=topics,
-            deltas=deltas,
-            writers=writers,
-            contexts=contexts,
-            new_detokenizer=letter_detokenizer,
-            attempts=attempts,
-            token_bytes=token_bytes,
-            payload_of=lambda arrival, then: self.asked.append((arrival, then)),
-            usage=usage,
-            on_begun=lambda arrival, _: self.begun.append(arrival.headers.request_id),
-        )
-
-    def request(self, request_id: str, epoch: int = 1) -> tuple[Arrival, PreparedRequest]:
-        rig = Rig()
-        rig.arrive(request_id)
-        (arrival,) = [message for message in rig.inbox.take_all() if isinstance(message, Arrival)]
-        rig.answer(StageJob(0, arrival))
-        (staged,) = rig.inbox.take_all()
-        assert not isinstance(staged, Arrival)
-        prepared = staged.prepared  # type: ignore[union-attr]  # the rig answers with Staged
-        fields = {name: getattr(arrival, name) for name in arrival.__slots__}
-        return Arrival(**fields | {"epoch": epoch}), prepared
-
-    def give(self, found: InboundRecord | Missing) -> None:
-        """To the one who asked."""
-        ((_, then),) = self.asked
-        then(found)
-
-    async def begin(self, arrival: Arrival) -> None:
-        """Its attempt is on record."""
-        self.attempts.attempts.take(arrival)
-        self.attempts.attempts.stage(StageJob(0, arrival))
-        await self.attempts.acknowledged()
-
-    async def say(self, arrival: Arrival, prepared: PreparedRequest, tokens: list[int]) -> None:
-        self.outbox.tokens(arrival, prepared, tokens, None)
-        await self.egress._publish_new()
-        await self.egress._send_due()
-
-    def revoke(self, arrival: Arrival) -> None:
-        cut = self.egress.revoke(*arrival.assignment)
-        self.attempts.attempts.revoke(arrival.assignment, cut=cut)
-        self.egress.drop(self.attempts.dropped)
-
-    def come_back(self, arrival: Arrival, epoch: int) -> None:
-        """Its record, of which the journal knows what was noted."""
-        journal = self.attempts.journal
-        journal.left = {record: PriorAttempts(note, ended=False) for record, note in journal.written}
-        again = replace(arrival, epoch=epoch)
-        self.attempts.attempts.take(again)
-        assert self.attempts.resumed == [again]
-
-    async def run(self) -> None:
-        """All that is in the outbox, to the end."""
-        self.egress.close()
-        await asyncio.wait_for(self.egress.run(), 5)
-
-
-def record_of(arrival: Arrival) -> InboundRecord:
-    return InboundRecord(arrival.id, arrival.timestamp_ms, b"key", b"{}", (("tenant", b"t"),))
-
-
-def end(tokens: int) -> Ending:
-    return Ending(FinishReason.LENGTH, Timeline(arrived_s=0.0), 3, tokens)
-
-
-def text(record: OutboundRecord) -> str:
-    assert record.value is not None
-    choice = orjson.loads(record.value)["choices"][0]
-    return str((choice["delta"] if "delta" in choice else choice["message"]).get("content", ""))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until it holds."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - no event of the code under test says so
-            await asyncio.sleep(0)
 
 
 async def test_the_final_says_what_the_deltas_said() -> None:
@@ -309,110 +165,6 @@ async def test_a_stream_that_was_begun_begins_again_in_the_class_that_it_moves_t
     (terminal,), (mark,) = scene.writer.terminals, scene.deltas.sent
     assert (dict(mark.headers)["event"], dict(mark.headers)["attempt"]) == (b"reset", b"3")
     assert terminal.after is not None, "the request waits until the stream is told so"
-
-
-async def test_nothing_is_answered_for_a_revoked_assignment() -> None:
-    scene = Scene()
-    arrival, prepared = scene.request("r")
-    scene.outbox.tokens(arrival, prepared, [0], None)
-    scene.egress.revoke(arrival.id.topic, arrival.id.partition, 1)
-    scene.outbox.ended(arrival, prepared, end(1))
-    await scene.run()
-    assert scene.writer.terminals == []
-    assert not scene.outbox.full
-
-
-async def test_an_answer_that_is_dropped_begins_anew() -> None:
-    scene = Scene()
-    old, prepared = scene.request("r", epoch=1)
-    await scene.begin(old)
-    await scene.say(old, prepared, [0, 1])
-    scene.revoke(old)
-    scene.attempts.attempts.carried.given(old.id.topic, [])
-    scene.egress.drop(scene.attempts.dropped)
-    scene.outbox.tokens(old, prepared, [2], None)  # the engine has not heard of it yet
-    new, prepared = scene.request("r", epoch=2)
-    scene.outbox.tokens(new, prepared, [0, 1, 2], None)
-    scene.outbox.ended(new, prepared, end(3))
-    await scene.run()
-    (terminal,) = scene.writer.terminals
-    assert text(terminal.reply) == "abc"
-
-
-async def test_an_answer_goes_on_when_its_partition_comes_back_with_the_next_seq() -> None:
-    scene = Scene(delta_interval_ms=0)
-    old, prepared = scene.request("r", epoch=1)
-    await scene.begin(old)
-    await scene.say(old, prepared, [0])
-    scene.revoke(old)
-    await scene.say(old, prepared, [1])
-    scene.come_back(old, epoch=2)
-    await scene.say(old, prepared, [2])  # before the engine has heard of it
-    new = replace(old, epoch=2)
-    scene.outbox.tokens(new, prepared, [3], None)
-    scene.outbox.ended(new, prepared, end(4))
-    await scene.run()
-    (terminal,) = scene.writer.terminals
-    assert (text(terminal.reply), terminal.epoch, terminal.reply.attempt) == ("abcd", 2, 1)
-    assert "".join(map(text, scene.deltas.sent)) == "abcd"
-    assert [dict(delta.headers)["seq"] for delta in scene.deltas.sent] == [b"0", b"1", b"2", b"3"]
-
-
-async def test_an_answer_that_ends_while_its_partition_is_away_is_nobodys_assignments() -> None:
-    """It is kept by whoever is told so: see `workers.answers.kept_finals`."""
-    scene = Scene()
-    arrival, prepared = scene.request("r")
-    await scene.begin(arrival)
-    scene.revoke(arrival)
-    scene.outbox.tokens(arrival, prepared, [0], None)
-    scene.outbox.ended(arrival, prepared, end(1))
-    await scene.run()
-    (terminal,) = scene.writer.terminals
-    assert (terminal.epoch, len(terminal.beside)) == (1, 1)
-
-
-async def test_an_answer_that_ends_before_the_engine_has_heard_that_its_partition_is_back_is_given_now() -> None:
-    scene = Scene()
-    arrival, prepared = scene.request("r")
-    await scene.begin(arrival)
-    scene.revoke(arrival)
-    scene.come_back(arrival, epoch=2)
-    scene.outbox.tokens(arrival, prepared, [0], None)
-    scene.outbox.ended(arrival, prepared, end(1))
-    await scene.run()
-    (terminal,) = scene.writer.terminals
-    assert (terminal.epoch, text(terminal.reply)) == (2, "a")
-
-
-async def test_answers_of_several_sequences_do_not_go_on() -> None:
-    scene = Scene()
-    arrival, prepared = scene.request("r")
-    prepared = replace(prepared, sequences=2, choices=2)
-    await scene.begin(arrival)
-    await scene.say(arrival, prepared, [0])
-    scene.revoke(arrival)
-    assert scene.attempts.dropped == [arrival.id]
-    scene.outbox.ended(arrival, prepared, end(1))
-    await scene.run()
-    assert scene.writer.terminals == []
-    assert not scene.outbox.full
-
-
-async def test_a_revocation_can_wait_for_those_in_the_middle_of_their_answers() -> None:
-    scene = Scene()
-    arrival, prepared = scene.request("r")
-    other, other_prepared = scene.request("s")
-    other = replace(other, id=RecordId(other.id.topic, other.id.partition + 1, 0))
-    await scene.begin(arrival)
-    for each, its in ((arrival, prepared), (other, other_prepared)):
-        await scene.say(each, its, [0])
-    scene.revoke(arrival)
-    told = asyncio.create_task(scene.egress.wait_told([arrival.assignment]))
-    await asyncio.sleep(0)
-    assert not told.done()
-    scene.outbox.ended(arrival, prepared, end(1))
-    await scene.run()
-    await asyncio.wait_for(told, 5)
 
 
 async def test_a_stream_goes_on_with_the_next_seq_and_tells_nothing_again() -> None:
