@@ -322,8 +322,8 @@ class Delivery:
     def _settled(self, settled: Settled) -> None:
         """A terminal reply has left the worker, one way or the other."""
         terminal, publication = settled.terminal, settled.terminal.publication
+        kept = settled.fate is not Fate.DELIVERED and self._kept.keep(settled)
         self.payloads[terminal.origin_class].payloads.drop(terminal.partition, terminal.record.offset)
-        self.attempts.settled(terminal.record, terminal.epoch)
         self._giving_up.settled((terminal.record, terminal.epoch))
         if publication is not None:
             outbox = self._computing.outbox
@@ -333,8 +333,10 @@ class Delivery:
                 self._computing.wake()  # it may dispatch again
         if settled.fate is Fate.DELIVERED:
             self._trace(settled, self._telemetry.settled(settled))
-        elif not self._kept.keep(settled):
+        elif not kept:
             self._trace(settled)
+        # Last: if its record has come back meanwhile, what is kept is given now.
+        self.attempts.settled(terminal.record, terminal.epoch)
 
     def _trace(self, settled: Settled, met: Mapping[str, bool] = MappingProxyType({})) -> None:
         """Of what the engine has ended: its spans, now that its end is known. `met`: see `WorkerTelemetry.settled`."""

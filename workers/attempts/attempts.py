@@ -111,6 +111,8 @@ class Attempts:
         self._start = CertainStart(
             self._gate, self._notes, journal, self._begun, self.carried, certain=certain, on_broken=on_broken
         )
+        self._on_its_way: dict[RecordId, tuple[Arrival, PriorAttempts | None] | None] = {}
+        """Whose terminal reply is being delivered. Not None: its record has come back meanwhile."""
         self._asked: dict[ArrivalKey, list[StageJob]] = {}
         """Sequences of arrivals whose attempt is not written yet."""
         self._due = StartQueue(journal, call_soon=call_soon, begin=self._begin_due, emptied=self._begin_held)
@@ -127,6 +129,13 @@ class Attempts:
             self._notes.write_again(goes_on)
             self._resume(arrival)
             return
+        if arrival.id in self._on_its_way:
+            # Under an assignment that is over. Whether it gets out, or can be given again, is known soon.
+            self._on_its_way[arrival.id] = (arrival, prior)
+        else:
+            self._take(arrival, prior)
+
+    def _take(self, arrival: Arrival, prior: PriorAttempts | None) -> None:
         if self._answered(arrival, prior):
             self._queue_suspects()
             return
@@ -291,6 +300,7 @@ class Attempts:
     def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
         key = arrival_key(arrival)
+        self._on_its_way[arrival.id] = None
         self._withdraw(key)
         begun = self._begun.get(key)
         if begun is not None:
@@ -310,11 +320,14 @@ class Attempts:
         return LastWords() if prior is None else LastWords((self._journal.tombstone(record, prior.note.attempt),))
 
     def settled(self, record: RecordId, epoch: int) -> None:
-        """Its terminal reply is delivered, or another's to give."""
+        """Its terminal reply is delivered, or another's to give, or kept in case its record comes back."""
         key = (record, epoch)
         if (begun := self._begun.pop(key, None)) is not None:
             self.carried.ended(begun)
         self._next_suspect(key)
+        came_back = self._on_its_way.pop(record, None)
+        if came_back is not None and self._is_ours(arrival_key(came_back[0])):
+            self._take(*came_back)
 
     def revoke(self, partition: PartitionEpoch, cut: Collection[RecordId] = ()) -> None:
         """The partition is given back. What is begun of it goes on, in case it returns; suspects, `cut` and what has

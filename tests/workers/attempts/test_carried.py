@@ -149,6 +149,33 @@ async def test_one_whose_answer_is_on_its_way_does_not_go_on() -> None:
     assert rig.resumed == []
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_record_that_comes_back_before_its_answer_is_settled_waits_for_that(kept: bool) -> None:
+    """The answer went out under the old assignment: it is given again if it was kept, and run again if it was not."""
+    rig, arrival = await taken_away()
+    rig.attempts.ending(arrival)
+    left(rig)
+    rig.attempts.take(back(arrival))
+    assert rig.queued == [arrival], "it is not run again"
+    rig.answered = [back(arrival)] if kept else []
+    rig.attempts.settled(arrival.id, arrival.epoch)
+    assert rig.queued == ([arrival] if kept else [arrival, back(arrival)])
+    assert kept or rig.attempts.number(back(arrival)) == 2
+
+
+async def test_a_record_that_came_back_and_was_taken_away_again_waits_for_nothing() -> None:
+    rig, arrival = await taken_away()
+    rig.attempts.ending(arrival)
+    left(rig)
+    rig.attempts.take(back(arrival))
+    rig.attempts.revoke(under(arrival, 2))
+    rig.attempts.settled(arrival.id, arrival.epoch)
+    assert rig.queued == [arrival]
+    left(rig)
+    rig.attempts.take(back(arrival, 3))
+    assert rig.queued == [arrival, back(arrival, 3)]
+
+
 async def test_what_is_settled_meanwhile_is_forgotten() -> None:
     rig, arrival = await taken_away()
     rig.attempts.ending(arrival)
