@@ -240,6 +240,10 @@ class ClassConsumer:
         """Partition → the offset that is read next; None while it is being asked for."""
         return self._current.positions()
 
+    def log_end(self, partition: int) -> int | None:
+        """Behind the last record that the broker has told of; None: not told, or not this consumer's."""
+        return self._current.end(partition)
+
     def replace(self, reason: str) -> None:
         """Put a new consumer in the place of this one, as if it had failed."""
         self._current.replace(reason)

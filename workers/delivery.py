@@ -108,6 +108,7 @@ class Delivery:
             call_soon=call_soon,
             full=self.residency.paused,
             certain=lambda priority: self.channels[priority].consumer.lease.holds,
+            log_end=lambda arrival: self.channels[arrival.origin_class].consumer.log_end(arrival.id.partition),
             carries=self._transactional,
         )
         self.ingress = Ingress(

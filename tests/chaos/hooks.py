@@ -11,6 +11,7 @@ has imported, before its worker is built.
     delta           in mid-stream: a delta is about to be sent
     refetch         a payload that was evicted has been read again, and is not given to who waits for it yet
     deadly          in a step that a request takes part in whose prompt says so
+    deadly-prompt   while such a prompt is prepared, at once: faster than a note that was not written before
 """
 
 import os
@@ -63,14 +64,8 @@ def install(hook: Hook, model: Any) -> Any:
     """The model to serve; for some places it is wrapped."""
     _count_undelivered(hook)
     match hook.place:
-        case "staging":
-            prepare = computing.prepare
-
-            def staging(*arguments: Any) -> Any:
-                hook.visit()
-                return prepare(*arguments)
-
-            computing.prepare = staging  # type: ignore[assignment]
+        case "staging" | "deadly-prompt":
+            _visit_when_prepared(hook)
         case "prefill" | "decode" | "deadly":
             return replace(model, runner=_Runner(model.runner, hook))
         case "delta":
@@ -102,6 +97,18 @@ def install(hook: Hook, model: Any) -> Any:
         case _:
             raise ValueError(f"{hook.place = }")
     return model
+
+
+def _visit_when_prepared(hook: Hook) -> None:
+    prepare = computing.prepare
+
+    def prepared(*arguments: Any) -> Any:
+        prompt = prepare(*arguments)
+        if hook.place == "staging" or prompt.prompt_token_ids[1] == DEADLY:
+            hook.visit()
+        return prompt
+
+    computing.prepare = prepared  # type: ignore[assignment]
 
 
 def _visit_before_payloads_come(hook: Hook) -> None:

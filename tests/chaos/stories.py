@@ -211,18 +211,18 @@ async def joined_and_left(
     return told
 
 
-async def poisoned(workers: Crew, *, deadly: Sequence[int], requests: int) -> list[str]:
+async def poisoned(workers: Crew, *, deadly: Sequence[int], requests: int, place: str = "deadly") -> list[str]:
     """Some requests end the process that runs them; whatever dies is started again, until all are answered."""
     await workers.send(requests, deadly=deadly)
-    hook = {"place": "deadly", "visits": 1, "act": "SIGKILL", "times": 1}
+    hook = {"place": place, "visits": 1, "act": "SIGKILL", "times": 1}
     worker = await workers.start(hook=hook)
     while await workers.until_killed(worker):
         worker = await workers.start(hook=hook)
     worker.signal(signal.SIGTERM)
     await worker.ended.wait()
     told = await workers.problems(ends=workers.kills.total() + 1)
-    if workers.kills["deadly"] > 3 * len(deadly):
-        told.append(f"{workers.kills['deadly']} workers died of {len(deadly)} requests")
+    if workers.kills[place] > 3 * len(deadly):
+        told.append(f"{workers.kills[place]} workers died of {len(deadly)} requests")
     return told
 
 

@@ -41,6 +41,7 @@ STORIES: dict[str, Callable[[Crew], Awaitable[list[str]]]] = {
     "stopped before the end": lambda workers: stopped_and_woken(workers, place="before-end", stops=1),
     "stopped in mid-stream": lambda workers: stopped_and_woken(workers, place="delta", stops=1),
     "poisoned": lambda workers: poisoned(workers, deadly=[40, 41], requests=200),
+    "poisoned prompts": lambda workers: poisoned(workers, deadly=[40], requests=100, place="deadly-prompt"),
     "no marker": without_the_marker,
     "unstable": read_past_open_transactions,
     "commit first": commit_first,
@@ -101,6 +102,13 @@ def test_with_the_commit_before_the_answers_the_checker_finds_some_lost(ends: di
 def test_requests_that_end_their_workers_are_given_up_and_answered_and_all_others_served(ends: dict[str, End]) -> None:
     assert ends["poisoned"].problems == []
     assert ends["poisoned"].kills["deadly"] >= 3
+
+
+def test_a_prompt_that_ends_its_workers_at_once_is_given_up_after_three_and_all_others_served(
+    ends: dict[str, End],
+) -> None:
+    assert ends["poisoned prompts"].problems == []
+    assert ends["poisoned prompts"].kills == Counter({"deadly-prompt": 3})
 
 
 def test_without_the_marker_the_checker_finds_a_stream_that_repeats_itself(ends: dict[str, End]) -> None:

@@ -5,7 +5,8 @@ come. Does not know Kafka (`topics.progress_journal`), text, or why a crash coun
 
 - A request is **begun** when the scheduler hands it out to be prepared and run. Its note is written while its prompt is
   tokenised, one batched write for all that are handed out in a turn, and it goes on when both are done. So only what a
-  worker has begun can be blamed for its end, and on an idle machine nobody waits longer than the acknowledgement.
+  worker has begun can be blamed for its end, and on an idle machine nobody waits longer than the acknowledgement. Of
+  what may have been begun before the note comes first (`workers.attempts.inherited`).
 - While it runs, notes say how far it has come: of a suspect as soon as it has come further than ever before, which
   clears it; of others now and then. What is noted so survives a crash without suspicion.
 - Who was running at a crash is a **suspect** (`workers.attempts.suspects`); one that three crashes count against is
@@ -32,6 +33,7 @@ from workers.answers.reply_stream import StreamStart
 from workers.attempts.begun import Begun, LastWords
 from workers.attempts.carried import Carried
 from workers.attempts.certain_start import CertainStart
+from workers.attempts.inherited import Inherited
 from workers.attempts.note_writing import NoteWriting
 from workers.attempts.start_gate import ArrivalKey, StartGate, arrival_key
 from workers.attempts.start_queue import StartQueue
@@ -76,6 +78,7 @@ class Attempts:
         call_soon: Callable[[Callable[[], None]], object],
         full: Callable[[PriorityClass], bool],
         certain: Callable[[PriorityClass], bool],
+        log_end: Callable[[Arrival], int | None],
         carries: bool = True,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -85,13 +88,13 @@ class Attempts:
         be running, since before its partition was taken away; `drop`: of these nobody wants that any more. `answered`:
         that attempt has its answer, and it is given now. `call_soon`: on the event loop, from any thread. `on_broken`:
         the journal takes nothing any more. `full`: no more records of the class come for now. `certain`: its partitions
-        are still this worker's, for sure. `carries`: what runs goes on while its partition is away."""
+        are still this worker's, for sure. `log_end`: of the arrival's partition, as far as is known. `carries`: what
+        runs goes on while its partition is away."""
         self._journal = journal
         self._notes = NoteWriting(journal, on_broken)
         self._accept = accept
         self._resume = resume
         self._carries = carries
-        self._stage = stage
         self._let_in = let_in
         self._go_on = go_on
         self._give_up = give_up
@@ -108,8 +111,12 @@ class Attempts:
         """Of arrivals that were not begun here yet."""
         self._begun: dict[ArrivalKey, Begun] = {}
         self.carried = Carried(self._begun, drop)
+        self._inherited = Inherited(stage, log_end)
         self._start = CertainStart(
-            self._gate, self._notes, journal, self._begun, self.carried, certain=certain, on_broken=on_broken
+            *(self._gate, self._notes, journal, self._begun, self.carried),
+            certain=certain,
+            on_noted=self._inherited.noted,
+            on_broken=on_broken,
         )
         self._on_its_way: dict[RecordId, tuple[Arrival, PriorAttempts | None] | None] = {}
         """Whose terminal reply is being delivered. Not None: its record has come back meanwhile."""
@@ -122,8 +129,10 @@ class Attempts:
 
     def take(self, arrival: Arrival) -> None:
         """Queue it, keep it until its turn comes, give it up, or give the answer that it has."""
-        prior = self._journal.prior(arrival.id)
-        self._last_of[arrival.id.topic, arrival.id.partition] = arrival_key(arrival)
+        prior, place = self._journal.prior(arrival.id), (arrival.id.topic, arrival.id.partition)
+        if place not in self._last_of:
+            self._inherited.first(arrival)
+        self._last_of[place] = arrival_key(arrival)
         goes_on = self.carried.come(arrival.id)
         if goes_on is not None and self.carried.renew(goes_on, arrival, prior):
             self._notes.write_again(goes_on)
@@ -159,7 +168,7 @@ class Attempts:
 
     def stage(self, job: StageJob) -> None:
         """The engine's: this request is to be prepared and run."""
-        self._stage(job)
+        self._inherited.put(job)
         self._due.put(job)
 
     def staged(self, message: Staged | Refused) -> None:
@@ -171,7 +180,7 @@ class Attempts:
         arrival, key = job.arrival, arrival_key(job.arrival)
         if not self._is_ours(key):
             # The engine had not heard yet that the partition has gone: a note would stand in another's way.
-            self._gate.dropped(job)
+            self._drop(job)
             return
         asked = self._asked.setdefault(key, [])
         asked.append(job)
@@ -200,9 +209,13 @@ class Attempts:
         """What ended, or went to another worker, before it was begun never begins: nothing would take its note away."""
         asked = self._asked.pop(key, None)
         for job in (*self._due.withdraw(key), *(asked or ())):
-            self._gate.dropped(job)
+            self._drop(job)
         if asked is not None:
             self._suspects.withdraw(key)
+
+    def _drop(self, job: StageJob) -> None:
+        if not self._inherited.drop(job):
+            self._gate.dropped(job)
 
     def _withdraw_all(self, whose: Callable[[ArrivalKey], bool] = lambda _: True) -> None:
         for key in [key for key in (*self._due.keys(), *self._asked) if whose(key)]:

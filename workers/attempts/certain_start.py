@@ -42,16 +42,18 @@ class CertainStart:
         carried: Carried,
         *,
         certain: Callable[[PriorityClass], bool],
+        on_noted: Callable[[StageJob], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
-        """`certain`: the class's partitions are still this worker's. `on_broken`: the journal takes nothing any
-        more."""
+        """`certain`: the class's partitions are still this worker's. `on_noted`: its attempt is on record. `on_broken`:
+        the journal takes nothing any more."""
         self._gate = gate
         self._notes = notes
         self._journal = journal
         self._begun = begun
         self._carried = carried
         self._certain = certain
+        self._noted = on_noted
         self._on_broken = on_broken
         self._waiting: list[tuple[StageJob, int]] = []
         """Begun with this attempt, and perhaps another worker's already. Bounded by what is begun."""
@@ -79,6 +81,7 @@ class CertainStart:
             # The journal was stopped, which ends the worker; or its topic is not there, or takes nothing from us.
             self._on_broken(error)
         else:
+            self._noted(job)
             self._let_in(job, attempt)
 
     def _let_in(self, job: StageJob, attempt: int) -> None:

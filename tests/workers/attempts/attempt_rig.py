@@ -69,6 +69,7 @@ class AttemptRig:
         self.now_s = 0.0
         self.full = False
         self.certain = True
+        self.log_end = 0
         self.queued: list[Arrival] = []
         self.resumed: list[Arrival] = []
         self.dropped: list[RecordId] = []
@@ -94,6 +95,7 @@ class AttemptRig:
             call_soon=lambda call: call(),
             full=lambda _: self.full,
             certain=lambda _: self.certain,
+            log_end=lambda _: self.log_end,
             wall_ms=lambda: int(self.now_s * 1000),
             monotonic_s=lambda: self.now_s,
         )
