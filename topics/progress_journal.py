@@ -16,6 +16,7 @@ to be acknowledged. What is left all the same is taken away by the next owner.
 
 import asyncio
 import logging
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
 from topics.aiokafka_producer import KafkaUnavailableError
@@ -43,8 +44,8 @@ class ProgressJournal:
         self._producer = RecordProducer(settings, "progress", max_in_flight_bytes=8 * 2**20)
         self._reader = LogReader(settings, "progress")
         self._partitions = 0
-        self._prior: dict[tuple[str, int], dict[int, PriorAttempts]] = {}
-        """By topic and partition, by offset: of what was not handed out yet."""
+        self._left: dict[tuple[str, int], _Left] = {}
+        """By topic and partition."""
         self._unreadable = 0
 
     async def start(self) -> None:
@@ -92,25 +93,21 @@ class ProgressJournal:
             prior = found.pop(offset)
             if not prior.ended and self._producer.has_room:
                 self._producer.submit(self.tombstone(RecordId(topic, partition, offset), prior.note.attempt))
-        self._prior[topic, partition] = found
+        self._left[topic, partition] = _Left(found)
 
     def prior(self, record: RecordId) -> PriorAttempts | None:
-        """Of a record that is handed out, or was; once."""
-        return self._prior.get((record.topic, record.partition), {}).pop(record.offset, None)
+        """Of a record that is handed out; once. Each is asked for, in its partition's order."""
+        left = self._left.get((record.topic, record.partition))
+        return None if left is None else left.take(record.offset)
 
-    def fewest_crashes_behind(self, record: RecordId) -> int | None:
-        """Of the suspects behind this record in its partition, which are still to be handed out; None: there are none.
-
-        What stands before it and was not handed out is there no more.
-        """
-        left = self._prior.get((record.topic, record.partition), {})
-        for offset in [offset for offset in left if offset < record.offset]:
-            del left[offset]
-        return min((prior.crashes for prior in left.values() if prior.crashes), default=None)
+    def fewest_crashes_left(self, topic: str, partition: int) -> int | None:
+        """Of the partition's suspects that are still to be handed out; None: there are none."""
+        left = self._left.get((topic, partition))
+        return None if left is None else left.fewest_crashes
 
     def forget(self, topic: str, partition: int) -> None:
         """The partition is another's now."""
-        self._prior.pop((topic, partition), None)
+        self._left.pop((topic, partition), None)
 
     # --- what is begun here ------------------------------------------------------------------------------------------
 
@@ -138,6 +135,32 @@ class ProgressJournal:
     def _partition(self, partition: int) -> int:
         assert self._partitions, "not started"
         return partition % self._partitions
+
+
+class _Left:
+    """What the log says of a partition's records that were not handed out yet: thousands, perhaps, after many crashes.
+    Every method takes constant time."""
+
+    def __init__(self, found: Mapping[int, PriorAttempts]) -> None:
+        self._by_offset = deque(sorted(found.items()))
+        self._suspects = Counter(prior.crashes for prior in found.values() if prior.crashes)
+        """How many, by crashes."""
+
+    def take(self, offset: int) -> PriorAttempts | None:
+        """Of this record. What stands before it and was not handed out is there no more."""
+        while self._by_offset and self._by_offset[0][0] <= offset:
+            place, prior = self._by_offset.popleft()
+            if crashes := prior.crashes:
+                self._suspects[crashes] -= 1
+                if not self._suspects[crashes]:
+                    del self._suspects[crashes]
+            if place == offset:
+                return prior
+        return None
+
+    @property
+    def fewest_crashes(self) -> int | None:
+        return min(self._suspects, default=None)
 
 
 def _ended_attempt(tombstone: InboundRecord) -> int:

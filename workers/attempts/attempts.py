@@ -388,8 +388,7 @@ class Attempts:
             self._accept(arrival)
 
     def _may_go(self, arrival: Arrival, crashes: int) -> bool:
-        newest, _ = self._last_of[arrival.id.topic, arrival.id.partition]
-        fewest = self._journal.fewest_crashes_behind(newest)
+        fewest = self._journal.fewest_crashes_left(arrival.id.topic, arrival.id.partition)
         return fewest is None or fewest >= crashes or self._full(arrival.origin_class)
 
     def _next_suspect(self, key: ArrivalKey) -> None:

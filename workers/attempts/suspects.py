@@ -22,43 +22,53 @@ from workers.intake.request import Arrival
 
 __all__ = ["Suspects"]
 
+_Waiting = tuple[int, int, Arrival]
+"""Crashes, and which one it was to come."""
+
 
 class Suspects:
     def __init__(self) -> None:
-        self._waiting: dict[PriorityClass, list[tuple[int, int, Arrival]]] = {}
-        """By crashes and order of arrival. Bounded by the residency."""
+        self._waiting: dict[PriorityClass, dict[tuple[str, int], list[_Waiting]]] = {}
+        """Of each class and partition, by crashes and order of arrival; none is empty. Bounded by the residency."""
         self._in_engine: dict[PriorityClass, ArrivalKey] = {}
         self._running: ArrivalKey | None = None
         self._giving_up: set[ArrivalKey] = set()
         self._held: dict[PriorityClass, Arrival] = {}
         """Handed out by the scheduler, and another one runs."""
-        self._arrived = 0
+        self._arrived = self._count = 0
+        """Since the start; of those that wait."""
 
     def __len__(self) -> int:
         """In the engine, waiting for it, or being given up."""
-        return sum(map(len, self._waiting.values())) + len(self._in_engine) + len(self._giving_up)
+        return self._count + len(self._in_engine) + len(self._giving_up)
 
     def add(self, arrival: Arrival, crashes: int) -> None:
         self._arrived += 1
-        insort(self._waiting.setdefault(arrival.service_class, []), (crashes, self._arrived, arrival), key=_order)
+        self._count += 1
+        waiting = self._waiting.setdefault(arrival.service_class, {}).setdefault(arrival.id[:2], [])
+        insort(waiting, (crashes, self._arrived, arrival), key=_order)
 
     def give_up(self, key: ArrivalKey) -> None:
         """One that is not run any more: until it has left nobody begins, whose end might come before its answer."""
         self._giving_up.add(key)
 
     def take_for_engine(self, may_go: Callable[[Arrival, int], bool]) -> list[Arrival]:
-        """Whose turn it is to be queued. `may_go`: not if somebody of fewer crashes is still to come."""
+        """Whose turn it is to be queued. `may_go`: not if somebody of fewer crashes is still to come in its partition.
+        Asked for at every record, so it looks at each partition's first, and not at all that wait."""
         taken: list[Arrival] = []
         for priority in [each for each in self._waiting if each not in self._in_engine]:
-            waiting = self._waiting[priority]
-            chosen = next((each for each in waiting if may_go(each[2], each[0])), None)
-            if chosen is None:
+            by_partition = self._waiting[priority]
+            first = [waiting[0] for waiting in by_partition.values() if may_go(waiting[0][2], waiting[0][0])]
+            if not first:
                 continue
-            waiting.remove(chosen)
+            arrival = min(first, key=_order)[2]
+            self._in_engine[priority] = arrival_key(arrival)
+            taken.append(arrival)
+            waiting = by_partition[arrival.id[:2]]
+            del waiting[0]
             if not waiting:
-                del self._waiting[priority]
-            self._in_engine[priority] = arrival_key(chosen[2])
-            taken.append(chosen[2])
+                self._forget(priority, arrival.id[:2])
+            self._count -= 1
         return taken
 
     def may_begin(self, arrival: Arrival) -> bool:
@@ -91,13 +101,17 @@ class Suspects:
 
     def forget(self, topic: str, partition: int) -> None:
         """Those that wait for the engine, of a partition that is another's now."""
-        for priority, waiting in list(self._waiting.items()):
-            left = [each for each in waiting if each[2].id[:2] != (topic, partition)]
-            if left:
-                self._waiting[priority] = left
-            else:
-                del self._waiting[priority]
+        for priority, by_partition in list(self._waiting.items()):
+            if (waiting := by_partition.get((topic, partition))) is not None:
+                self._count -= len(waiting)
+                self._forget(priority, (topic, partition))
+
+    def _forget(self, priority: PriorityClass, place: tuple[str, int]) -> None:
+        by_partition = self._waiting[priority]
+        del by_partition[place]
+        if not by_partition:
+            del self._waiting[priority]
 
 
-def _order(waiting: tuple[int, int, Arrival]) -> tuple[int, int]:
+def _order(waiting: _Waiting) -> tuple[int, int]:
     return waiting[:2]

@@ -35,9 +35,9 @@ class Journal:
     def prior(self, record: RecordId) -> PriorAttempts | None:
         return self.left.pop(record, None)
 
-    def fewest_crashes_behind(self, record: RecordId) -> int | None:
-        behind = [prior.crashes for each, prior in self.left.items() if each[:2] == record[:2]]
-        return min(filter(None, behind), default=None)
+    def fewest_crashes_left(self, topic: str, partition: int) -> int | None:
+        left = [prior.crashes for each, prior in self.left.items() if each[:2] == (topic, partition)]
+        return min(filter(None, left), default=None)
 
     def forget(self, topic: str, partition: int) -> None:
         self.left = {record: prior for record, prior in self.left.items() if record[:2] != (topic, partition)}
