@@ -1,8 +1,9 @@
 """Request → first delta through Kafka on an idle engine, beside a raw aiokafka echo on the same broker.
 
 The engine's own time (admitted → first token, from the request's spans) is taken off, so what is left is Headrace's
-delivery: ingress, staging, scheduling, egress and the broker. The echo is the least that two hops can take: produce to
-A, a bare consumer produces to B, consume from B. Both are run by turns in one process, on one broker.
+delivery: ingress, staging, scheduling, egress and the broker. Which part of that passes in the worker before the
+request is admitted, its reply says. The echo is the least that two hops can take: produce to A, a bare consumer
+produces to B, consume from B. Both are run by turns in one process, on one broker.
 
 Then the price of exactly-once terminal replies beside at-least-once ones (`workers.bench.terminals`).
 """
@@ -109,7 +110,9 @@ async def _measure(config: WorkerConfig, requests: int, console: Console) -> lis
             engine_s = await _span_seconds(exporter, "prefill")
             if number >= 0:
                 total_s = answer.first_delta_s - answer.sent_s
-                runs.append({"first_delta_s": total_s, "engine_s": engine_s, "echo_s": echo_s})
+                assert answer.stages is not None, "a worker's reply says where its time went"
+                start_s = (answer.stages.queue or 0.0) + (answer.stages.slot or 0.0)
+                runs.append({"first_delta_s": total_s, "engine_s": engine_s, "start_s": start_s, "echo_s": echo_s})
     return runs
 
 
@@ -243,6 +246,8 @@ def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
         "delivery": ours,
         "echo": raw,
         "engine": _quantiles([run["engine_s"] for run in runs]),
+        "start": _quantiles([run["start_s"] for run in runs]),
+        "ways": _quantiles([run["first_delta_s"] - run["engine_s"] - run["start_s"] for run in runs]),
     }
 
 
@@ -250,7 +255,13 @@ def _table(figures: dict[str, Any]) -> Table:
     table = Table(title=f"first delta without the engine ÷ echo: {figures['first_delta_ratio']:.2f} × at p50")
     for heading in ("", "p50", "p95"):
         table.add_column(heading, justify="right" if heading else "left")
-    rows = {"delivery": "headrace, engine's time taken off", "echo": "raw aiokafka echo", "engine": "the engine's time"}
+    rows = {
+        "delivery": "headrace, engine's time taken off",
+        "start": "  in the worker until it is admitted: noted, tokenised, chosen",
+        "ways": "  the two ways through Kafka, ingress and egress",
+        "echo": "raw aiokafka echo",
+        "engine": "the engine's time",
+    }
     for name, label in rows.items():
         table.add_row(label, f"{figures[name]['p50_ms']:.1f} ms", f"{figures[name]['p95_ms']:.1f} ms")
     return table
