@@ -257,8 +257,8 @@ def _table(figures: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right" if heading else "left")
     rows = {
         "delivery": "headrace, engine's time taken off",
-        "start": "  in the worker until it is admitted: noted, tokenised, chosen",
-        "ways": "  the two ways through Kafka, ingress and egress",
+        "start": "  noted, tokenised, chosen, admitted",
+        "ways": "  both ways through Kafka, ingress, egress",
         "echo": "raw aiokafka echo",
         "engine": "the engine's time",
     }
