@@ -98,6 +98,9 @@ CASES = {
         nodes=3,
     ),
     "broker away for 60 s": Case(lambda workers, nodes: broker_away(workers, nodes[0], seconds=60.0)),
+    "broker away for 60 s, SmolLM2": Case(
+        lambda workers, nodes: broker_away(workers, nodes[0], seconds=60.0), model="smollm2"
+    ),
     "workers join and leave, 5,000 requests": Case(
         lambda workers, _: joined_and_left(workers, changes=sized(40), every_s=(2.0, 10.0), requests=sized(5_000))
     ),
