@@ -128,7 +128,7 @@ class Attempts:
     # --- a record comes ---------------------------------------------------------------------------------------------
 
     def take(self, arrival: Arrival) -> None:
-        """Queue it, keep it until its turn comes, give it up, or give the answer that it has."""
+        """It goes on, waits for what becomes of its answer, or is taken up anew."""
         prior, place = self._journal.prior(arrival.id), (arrival.id.topic, arrival.id.partition)
         if place not in self._last_of:
             self._inherited.first(arrival)
@@ -145,6 +145,7 @@ class Attempts:
             self._take(arrival, prior)
 
     def _take(self, arrival: Arrival, prior: PriorAttempts | None) -> None:
+        """Queue it, keep it until its turn comes, give it up, or give the answer that it has."""
         if self._answered(arrival, prior):
             self._queue_suspects()
             return
@@ -313,7 +314,7 @@ class Attempts:
     def ending(self, arrival: Arrival) -> LastWords:
         """Its terminal reply is on its way: nothing more is noted."""
         key = arrival_key(arrival)
-        self._on_its_way[arrival.id] = None
+        self._on_its_way.setdefault(arrival.id, None)
         self._withdraw(key)
         begun = self._begun.get(key)
         if begun is not None:

@@ -7,7 +7,7 @@ A prompt is prepared while its attempt's note is on the way. So one that ends it
 may be faster than its note, and nothing would be known of it: worker after worker would die, and nobody be blamed. But
 whoever dies of a record leaves it in the log. So of the records that were there when the partition was given the note
 comes first, and one worker at most dies of a record that no note tells of. It also keeps a suspect from being prepared
-before its turn. What it costs, a note's acknowledgement, only requests pay that have waited through a rebalance.
+before its turn. What it costs, a note's acknowledgement, only those requests pay, and the first that comes after them.
 
 `put` is the engine thread's, all else is the event loop's.
 """
@@ -27,7 +27,8 @@ class Inherited:
     """Bounded by what is handed out to be prepared."""
 
     def __init__(self, prepare: Callable[[StageJob], None], log_end: Callable[[Arrival], int | None]) -> None:
-        """`log_end`: behind the last record of the arrival's partition that the broker has told of."""
+        """`prepare` is called from either thread. `log_end`: behind the last record of the arrival's partition that the
+        broker has told of."""
         self._prepare = prepare
         self._log_end = log_end
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}

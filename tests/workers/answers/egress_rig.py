@@ -10,6 +10,7 @@ import orjson
 from scheduling.priority import PriorityClass
 from tests.workers.attempts.attempt_rig import AttemptRig
 from tests.workers.engine.engine_rig import Rig, letter_detokenizer, token_bytes
+from tests.workers.producer_double import ProducerDouble
 from topics.attempt_notes import PriorAttempts
 from topics.record import InboundRecord, RecordId
 from topics.replies import OutboundRecord
@@ -29,35 +30,15 @@ from workers.intake.staging import StageJob
 P1 = PriorityClass.P1
 
 
-class Deltas:
-    """Takes every delta at once, while it has room; acknowledges at once or when it is told to."""
-
+class Deltas(ProducerDouble):
     def __init__(self) -> None:
+        super().__init__("d")
         self.sent: list[OutboundRecord] = []
-        self.acknowledges = True
-        self.open: list[asyncio.Future[RecordId]] = []
-        self.room = asyncio.Event()
-        self.room.set()
-
-    @property
-    def has_room(self) -> bool:
-        return self.room.is_set()
-
-    async def wait_for_room(self) -> None:
-        await self.room.wait()
 
     def send(self, record: OutboundRecord) -> asyncio.Future[RecordId]:
         self.sent.append(record)
-        self.open.append(asyncio.get_running_loop().create_future())
-        acknowledgement = self.open[-1]
-        if self.acknowledges:
-            self.acknowledge()
+        (acknowledgement,) = self.take(1)
         return acknowledgement
-
-    def acknowledge(self) -> None:
-        for future in self.open:
-            future.set_result(RecordId("d", 0, 0))
-        self.open.clear()
 
 
 class Writer:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from tests.workers.producer_double import ProducerDouble
 from topics.attempt_notes import AttemptNote, PriorAttempts
 from topics.record import RecordId
 from topics.record_producer import ProducerStoppedError
@@ -15,22 +16,12 @@ from workers.intake.staging import Refused, Staged, StageJob
 __all__ = ["AttemptRig", "Journal"]
 
 
-class Journal:
+class Journal(ProducerDouble):
     def __init__(self) -> None:
+        super().__init__("progress")
         self.left: dict[RecordId, PriorAttempts] = {}
         self.written: list[tuple[RecordId, AttemptNote]] = []
-        self.open: list[asyncio.Future[RecordId]] = []
-        self.acknowledges = True
         self.stopped = False
-        self.room = asyncio.Event()
-        self.room.set()
-
-    @property
-    def has_room(self) -> bool:
-        return self.room.is_set()
-
-    async def wait_for_room(self) -> None:
-        await self.room.wait()
 
     def prior(self, record: RecordId) -> PriorAttempts | None:
         return self.left.pop(record, None)
@@ -45,19 +36,9 @@ class Journal:
     def write(self, notes: Iterable[tuple[RecordId, AttemptNote]]) -> list[asyncio.Future[RecordId]]:
         if self.stopped:
             raise ProducerStoppedError
-        futures = []
-        for record, note in notes:
-            self.written.append((record, note))
-            futures.append(asyncio.get_running_loop().create_future())
-            self.open.append(futures[-1])
-        if self.acknowledges:
-            self.acknowledge()
-        return futures
-
-    def acknowledge(self) -> None:
-        for future in self.open:
-            future.set_result(RecordId("progress", 0, 0))
-        self.open.clear()
+        those = list(notes)
+        self.written += those
+        return self.take(len(those))
 
     def tombstone(self, record: RecordId, attempt: int) -> OutboundRecord:
         return OutboundRecord("progress", 0, str(record).encode(), None, (("attempt", b"%d" % attempt),))

@@ -163,6 +163,16 @@ async def test_a_record_that_comes_back_before_its_answer_is_settled_waits_for_t
     assert kept or rig.attempts.number(back(arrival)) == 2
 
 
+async def test_a_record_that_waits_is_not_forgotten_when_the_old_assignment_says_once_more_that_it_ends() -> None:
+    rig, arrival = await taken_away()
+    rig.attempts.ending(arrival)
+    left(rig)
+    rig.attempts.take(back(arrival))
+    rig.attempts.ending(arrival)
+    rig.attempts.settled(arrival.id, arrival.epoch)
+    assert rig.queued == [arrival, back(arrival)]
+
+
 async def test_a_record_that_came_back_and_was_taken_away_again_waits_for_nothing() -> None:
     rig, arrival = await taken_away()
     rig.attempts.ending(arrival)
